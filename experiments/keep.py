@@ -300,7 +300,7 @@ def thinned(rounds: Sequence[Row], results: Folder, *, every: int) -> list[Row]:
 
 def point(row: Row, source: Folder) -> str:
     """Returns the swept settings of a run as text."""
-    return source.told({name: row[name] for name in source.names})
+    return source.describe({name: row[name] for name in source.names})
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def reproduce(study: Study, args: Args) -> None:
         by = [name for name in rows[0] if not name.startswith("paper_")]
         by = [name for name in by if name not in values]
         summary = tables.summarize(rows, by=by, values=values)
-        table = tables.shown(summary, differences=True)
+        table = tables.format_summary(summary, differences=True)
         write(table, summary, folder, notes=note_lines)
     else:
         note_lines = tabulate(study, job_list, args, folder, ledger_runs)
@@ -224,7 +224,7 @@ def tabulate(
         )
     summary = tables.summarize(rows, by=study.by, values=study.values)
     marks = significance.compare_with_best(rows, by=study.by, value=study.values[0])
-    shown_table = tables.shown(summary, differences=True)
+    shown_table = tables.format_summary(summary, differences=True)
     if len(marks):
         column = f"{study.values[0]}, difference from best"
         shown_table[column] = marks.reindex(summary.index).fillna("").to_numpy()

@@ -87,7 +87,7 @@ def run(
         [['km', 0], ['km', 1], ['k-fed', 0], ['k-fed', 1]]
     """
     methods = [methods] if isinstance(methods, Method) else [*methods]
-    if len({m.called() for m in methods}) < len(methods):
+    if len({m.full_name() for m in methods}) < len(methods):
         raise ValueError(
             "methods must have different names, because each has its own results folder"
         )
@@ -128,7 +128,7 @@ def run(
     for method in methods:
         method_options = options
         if out is not None:
-            place = Path(out) / method.called() if len(methods) > 1 else Path(out)
+            place = Path(out) / method.full_name() if len(methods) > 1 else Path(out)
             method_options = dataclasses.replace(options, out=place)
         task = Task(method, source, split, method_options)
         experiments.append(prepare(task, load, natural=natural, in_memory=out is None))

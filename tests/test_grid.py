@@ -152,7 +152,7 @@ def test_drawn_classes_and_a_subset_of_each_client_are_found_again(data, tmp_pat
 
     assert asked(8, 25) == asked(8) == []
     assert sorted(asked(8, 9)) == [(2, 9), (3, 9)]
-    with pytest.raises(ValueError, match=r"configuration \(flags that are given: "):
+    with pytest.raises(ValueError, match=r"configuration \(flags: "):
         prepare(out, data, **flags)
 
 

@@ -42,7 +42,7 @@ from experiments.benchmarks.speed import (
     server,
 )
 from experiments.benchmarks.speed.case import Case, JaxSide, Sizes, flops
-from fcjax.cli.errors import end, in_a_line
+from fcjax.cli.errors import exit_on_system_error, exit_with_error
 from fcjax.parallel.exact import num_cores, take_cores
 from fcjax.parallel.mesh import platform
 from fcjax.settings import shown
@@ -292,7 +292,7 @@ if __name__ == "__main__":
     jax.config.update("jax_enable_compilation_cache", False)
     try:
         take_cores()
-        with in_a_line(), jax.default_matmul_precision("highest"):
+        with exit_on_system_error(), jax.default_matmul_precision("highest"):
             benchmark(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
-        end(str(error))
+        exit_with_error(str(error))

@@ -41,9 +41,9 @@ import tyro
 from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
-from fcjax.cli.errors import end
-from fcjax.methods import printed_ccfc as printed
-from fcjax.results.environment import asked_of_compiler
+from fcjax.cli.errors import exit_with_error
+from fcjax.methods import paper_scores_ccfc as printed
+from fcjax.results.environment import compiler_options
 
 Name = Literal[
     "ccfc-pretrain",
@@ -247,7 +247,7 @@ def command(args: Args) -> str:
     Returns:
         The command line.
     """
-    compiler_options = asked_of_compiler().items()
+    options = compiler_options().items()
     words = ["python", "experiments/benchmarks/benchmark_accelerator.py"]
     for field in dataclasses.fields(args):
         value, flag = getattr(args, field.name), "--" + field.name.replace("_", "-")
@@ -255,9 +255,7 @@ def command(args: Args) -> str:
             continue
         values = value if isinstance(value, tuple) else (value,)
         words += [flag, *([] if value is True else map(str, values))]
-    return "".join(f"{k}={shlex.quote(v)} " for k, v in compiler_options) + shlex.join(
-        words
-    )
+    return "".join(f"{k}={shlex.quote(v)} " for k, v in options) + shlex.join(words)
 
 
 def head(args: Args) -> str:
@@ -336,4 +334,4 @@ if __name__ == "__main__":
     try:
         benchmark_accelerator(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
-        end(str(error))
+        exit_with_error(str(error))

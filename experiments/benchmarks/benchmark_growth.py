@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 
 from experiments.benchmarks.speed import commands
 from experiments.benchmarks.speed.case import products
-from fcjax.cli.errors import end
+from fcjax.cli.errors import exit_with_error
 from fcjax.methods.ccfc import network_of
 from fcjax.results.figures import curves
 from fcjax.results.tables import to_text
@@ -330,4 +330,4 @@ if __name__ == "__main__":
     try:
         main(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
-        end(str(error))
+        exit_with_error(str(error))

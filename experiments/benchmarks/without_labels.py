@@ -105,6 +105,7 @@ def main(args: Args) -> None:
             ].itertuples()
         },
         args.out / "study.png",
+        xlabel="regret (NMI)",
         title=f"regret: NMI lost to the best run, {len(consensus_rows)} groups of runs",
     )
 

@@ -32,9 +32,9 @@ def of_clusters(task: Task, results: Folder) -> list[Measurement]:
     """
     classes = labels_of(task)
     measured = []
-    for row in results.asked(results.rows):
+    for row in results.requested(results.rows):
         point = {name: row[name] for name in results.names}
-        clusters = results.assigned(point)["cluster"]
+        clusters = results.assignment_arrays(point)["cluster"]
         matched = metrics.match(classes, clusters)
         cluster_shares = shares(matched, among=np.union1d(classes, matched))
         measured += [{**point, **line} for line in cluster_shares]

@@ -40,7 +40,7 @@ def scores(task: Task, results: Folder) -> list[Measurement]:
             for name, cell in row.items()
             if name != "dataset" and not name.startswith("paper_")
         }
-        for row in results.asked(results.rows)
+        for row in results.requested(results.rows)
     ]
 
 
@@ -96,7 +96,7 @@ def iteration_scores(task: Task, results: Folder) -> list[Measurement]:
         One row per run and iteration. A run that ended early repeats its last row up to
         the last iteration of all runs.
     """
-    points = [_point(row, results) for row in results.asked(results.rows)]
+    points = [_point(row, results) for row in results.requested(results.rows)]
     runs = []
     for rounds in results.history_of(points):
         # If several rounds belong to one iteration, the dict keeps the last round.
@@ -128,7 +128,7 @@ def knn_accuracy(task: Task, results: Folder) -> list[Measurement]:
     """
     dataset, _ = load_source(task.source)
     measurements = []
-    for row in results.asked(results.rows):
+    for row in results.requested(results.rows):
         model = results.model(**_point(row, results))
         embedding = exported.predict(model, dataset.examples).embedding
         rows = _votes(task, dataset, embedding, normalize=True)
@@ -190,8 +190,8 @@ def client_scores(task: Task, results: Folder) -> list[Measurement]:
     labels = load_source(task.source)[0].labels
     assert labels is not None
     measurements = []
-    for row in results.asked(results.rows):
-        assignments = results.assigned(_point(row, results))
+    for row in results.requested(results.rows):
+        assignments = results.assignment_arrays(_point(row, results))
         client_of_example, clusters = assignments["client"], assignments["cluster"]
         is_of_client = (
             client_of_example == np.arange(client_of_example.max() + 1)[:, None]
@@ -286,7 +286,7 @@ def _probed(
     labels, measurements = dataset.labels, []
     assert labels is not None  # tables are of data sets that have classes
     is_test = np.zeros(len(labels), bool) if test else test_rows(task.source, dataset)
-    for row in results.asked(results.rows):
+    for row in results.requested(results.rows):
         model = results.model(**_point(row, results))
         z = exported.predict(model, dataset.examples).embedding
         test_z, test_labels = z[is_test], labels[is_test]

@@ -1,3 +1,3 @@
-"""The command line: only here arguments are read, flags named and processes ended."""
+"""The command line: parsers of the arguments, the commands, and their error lines."""
 
 __all__: list[str] = []

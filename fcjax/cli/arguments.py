@@ -1,7 +1,9 @@
-"""The command-line arguments of a method, by tyro: a view of its dataclass and of the
-dataclasses of `Task`.
+"""Parsers of the command-line arguments, made by tyro from dataclasses.
+
+The flags of a method are the fields of its dataclass and of the dataclasses of `Task`.
 """
 
+import ast
 import dataclasses
 import difflib
 import inspect
@@ -9,11 +11,15 @@ import io
 import json
 import math
 import re
+import shutil
+import sys
+import textwrap
 import types
 from collections.abc import Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from decimal import Decimal
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType
 from typing import (
@@ -35,7 +41,7 @@ from tyro.constructors import (
     PrimitiveTypeInfo,
 )
 
-from fcjax.cli.errors import end, flag_of, name_of_command
+from fcjax.cli.errors import exit_with_error, flag_of, name_of_command
 from fcjax.data.partition import RULES
 from fcjax.data.source import Source
 from fcjax.data.split import Split
@@ -50,26 +56,27 @@ T = TypeVar("T")
 
 # --- Ranges of numbers
 
-MOST = 10_000
-"""Values of one range."""
+MAX_NUMBERS = 10_000
+"""The largest number of values of one range."""
 ACCEPTED = {
-    int: "whole numbers, or START:END without END as 0:16",
-    float: "numbers, or START:END:STEP with END as 0:1:0.25",
+    int: "whole numbers or ranges START:END without END, such as 0:16",
+    float: "numbers or ranges START:END:STEP with END, such as 0:1:0.25",
 }
+"""The accepted values of a flag that takes several numbers, by type."""
 REGISTRY = ConstructorRegistry()
 
 
 @REGISTRY.primitive_rule
 def several_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """Lets a setting of several numbers take ranges of them."""
+    """Lets a flag that takes several numbers also take ranges of numbers."""
     kind = kind_of(info.type)
     if kind not in ACCEPTED:
         return None
 
-    def parse(words: list[str]) -> tuple:
-        if not words:
+    def parse(args: list[str]) -> tuple:
+        if not args:
             raise ValueError(f"takes {ACCEPTED[kind]}, got nothing")
-        return tuple(number for word in words for number in numbers(word, kind))
+        return tuple(number for arg in args for number in numbers(arg, kind))
 
     return PrimitiveConstructorSpec(
         nargs="*",
@@ -82,7 +89,7 @@ def several_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
 
 @REGISTRY.primitive_rule
 def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """Keeps None, which stands for a flag that is not given, from being an argument."""
+    """Removes None from the choices of a flag: None means that the flag is absent."""
     kinds = get_args(info.type)
     if get_origin(info.type) not in (Union, types.UnionType) or NoneType not in kinds:
         return None
@@ -107,10 +114,18 @@ def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
 
 
 def numbers(text: str, kind: type) -> list[int | float]:
-    """Returns the numbers that one word stands for.
+    """Parses one number or one range of numbers.
+
+    Args:
+        text: one command-line argument, such as "7", "0:16" or "0:1:0.25".
+        kind: int or float.
+
+    Returns:
+        The numbers.
 
     Raises:
-        ValueError: one line that says what is accepted.
+        ValueError: the text is not a number or a range; the message says what is
+            accepted.
 
     Examples:
         >>> numbers("0:1:0.5", float), numbers("0:3", int), numbers("7", int)
@@ -123,39 +138,40 @@ def numbers(text: str, kind: type) -> list[int | float]:
             return [kind(text)]
         last, step = [*rest, Decimal(1)] if kind is int and not rest[1:] else rest
         steps = (last - first) / step
-        # A range of whole numbers leaves out its end, as in Python.
+        # A range of whole numbers excludes its end, as in Python.
         count = math.ceil(steps) if kind is int else math.floor(steps) + 1
     except (ValueError, ArithmeticError):
         pass
-    if not 0 < count <= MOST:
-        told = f"{ACCEPTED[kind]}, at most {MOST:,} of them"
-        raise ValueError(f"takes {told}, got {text!r}")
-    return [kind(first + place * step) for place in range(count)]
+    if not 0 < count <= MAX_NUMBERS:
+        raise ValueError(
+            f"takes {ACCEPTED[kind]}, at most {MAX_NUMBERS:,} numbers; got {text!r}"
+        )
+    return [kind(first + i * step) for i in range(count)]
 
 
 # --- The arguments of a command
 
 
 @dataclasses.dataclass(frozen=True)
-class Several:
-    """Which methods run, and with which settings."""
+class MethodNames:
+    """The choice of methods in a command that has several."""
 
     methods: tuple[str, ...] = ()
-    """Which methods to run, each into a results folder of its own."""
+    """The methods to run. Each method writes into its own results folder."""
 
 
 @cache
 def arguments_of(script: Script) -> type:
     """Returns the dataclass of all arguments of a command, in groups."""
-    first, is_one = script.methods[0], len(script.methods) == 1
-    # In Python's order of inheritance a class stands before its bases.
-    every = sorted(script.methods[::-1], key=lambda x: -len(x.__mro__))
+    first, is_single = script.methods[0], len(script.methods) == 1
+    # Python requires that a class stands before its bases.
+    classes = sorted(script.methods[::-1], key=lambda x: -len(x.__mro__))
     space: dict[str, Any] = {"__annotations__": {}, "__module__": first.__module__}
-    if not is_one:
+    if not is_single:
         names: Any = Literal[tuple(x.name for x in script.methods)]
         space["__annotations__"]["methods"] = tuple[names, ...]
         space["methods"] = tuple(x.name for x in script.default)
-    bases = (*every, *(() if is_one else (Several,)))
+    bases = (*classes, *(() if is_single else (MethodNames,)))
     settings = dataclasses.dataclass(frozen=True)(type("Settings", bases, space))
     groups = {
         "method": settings,
@@ -164,7 +180,10 @@ def arguments_of(script: Script) -> type:
         "run": Options,
         "processes": Processes,
     }
-    text = "The config.json of a run: its flags, which the ones given here replace."
+    text = (
+        "The config.json of an earlier run. Its flags are used again; flags on this "
+        "command line replace them."
+    )
     config = Annotated[Path | None, shown("none"), tyro.conf.arg(help=text)]
     return dataclasses.make_dataclass(
         "Arguments",
@@ -180,7 +199,7 @@ def arguments_of(script: Script) -> type:
 
 
 def split_of(method: type[Method]) -> type[Split]:
-    """Returns `Split` with the defaults of a method, which help then shows."""
+    """Returns `Split` with the defaults of a method, which `--help` then shows."""
     hints = get_type_hints(Split)
     space: dict[str, Any] = {"__annotations__": {}, "__doc__": Split.__doc__}
     for name, value in method.partition_defaults.items():
@@ -189,171 +208,304 @@ def split_of(method: type[Method]) -> type[Split]:
     return dataclasses.dataclass(frozen=True)(type("Split", (Split,), space))
 
 
-class Asked(NamedTuple):
+class CommandLine(NamedTuple):
     """A parsed command line."""
 
     tasks: list[Task]
-    """One per method."""
+    """One task per method."""
     processes: Processes
+    """The process that this is, if several processes run one program."""
     named: list[str]
-    """The settings of methods that were given."""
+    """The settings of methods that the command line names."""
 
 
-def read(script: Script | type[Method], words: Sequence[str]) -> Asked:
-    """Returns what a command line asks for.
+def read(script: Script | type[Method], args: Sequence[str]) -> CommandLine:
+    """Parses the command-line arguments of a method.
 
-    Ends the process where it asks for help, and with one line where it is wrong.
+    The process ends after `--help`, and with one line if an argument is wrong.
+
+    Args:
+        script: the methods of the command, or its only method.
+        args: the arguments without the command's name.
+
+    Returns:
+        The tasks, and the settings that were named.
     """
     if not isinstance(script, Script):
         script = script_with(script)
     arguments = arguments_of(script)
     try:
-        if path := last_value(words, "--config"):
-            words = [*words_of(Path(path), script, words), *words]
-        found: Any = parse(arguments, words, description=about(script))
-        named = [name for name in given(found.method) if name != "methods"]
-        return Asked(tasks(script, found), found.processes, named)
+        if path := last_value(args, "--config"):
+            args = [*config_arguments(Path(path), script, args), *args]
+        values: Any = parse(arguments, args, description=about(script))
+        named = [name for name in given(values.method) if name != "methods"]
+        return CommandLine(tasks(script, values), values.processes, named)
     except ValueError as error:
-        end(str(error))
+        exit_with_error(str(error))
 
 
-def tasks(script: Script, found: Any) -> list[Task]:
+def tasks(script: Script, values: Any) -> list[Task]:
+    """Returns one task per method that the parsed arguments name."""
     methods = {x.name: x for x in script.methods}
-    names = getattr(found.method, "methods", tuple(methods))
+    names = getattr(values.method, "methods", tuple(methods))
     if len(set(names)) != len(names) or not names:
-        raise ValueError(f"--methods takes different methods, got {names}")
+        raise ValueError(
+            "--methods takes one or more different methods, got "
+            f"{' '.join(names) or 'nothing'}"
+        )
     result = []
     for name in names:
-        cls, options = methods[name], found.run
-        own = {x.name: getattr(found.method, x.name) for x in dataclasses.fields(cls)}
-        method = cls(**own)
+        cls, options = methods[name], values.run
+        settings = {
+            x.name: getattr(values.method, x.name) for x in dataclasses.fields(cls)
+        }
+        method = cls(**settings)
         if len(methods) > 1 and options.out is not None:
-            options = dataclasses.replace(options, out=options.out / method.called())
-        result.append(Task(method, found.data, found.clients, options))
+            out = options.out / method.full_name()
+            options = dataclasses.replace(options, out=out)
+        result.append(Task(method, values.data, values.clients, options))
     return result
 
 
 def about(script: Script) -> str:
-    """Returns the description of a command: that of its methods' family."""
+    """Returns the description of a command: the docstring of its methods' base class.
+
+    The summary of the module comes first.
+    """
     shared = [set(x.__mro__) for x in script.methods]
     family = next(
         x for x in script.methods[0].__mro__ if all(x in each for each in shared)
     )
     module = inspect.getmodule(script.methods[0]).__doc__ or ""
-    own = inspect.cleandoc(family.__doc__ or "").partition("\n\nExamples:")[0]
-    return module.partition("\n\n")[0] + "\n\n" + own
+    return module.partition("\n\n")[0] + "\n\n" + description_of(family)
 
 
-# --- What tyro does
+def description_of(cls: type) -> str:
+    """Returns the docstring of a class without its examples."""
+    return inspect.cleandoc(cls.__doc__ or "").partition("\n\nExamples:")[0]
+
+
+# --- Parsing and help texts by tyro
 
 
 def parse(
     arguments: type[T],
-    words: Sequence[str] | None = None,
+    args: Sequence[str] | None = None,
     *,
     description: str = "",
 ) -> T:
-    """Returns the arguments of a command by tyro. An error, which tyro frames, ends the
-    process with one line.
+    """Parses command-line arguments with tyro.
+
+    After `--help` the process ends. After an error it ends with one line, instead of
+    the framed message of tyro.
 
     Args:
-        arguments: a dataclass.
-        words: of the command line; None is that of the process.
-        description: the beginning of `--help`, if not the docstring of the class.
+        arguments: a dataclass whose fields are the flags.
+        args: the command-line arguments; None takes the arguments of the process.
+        description: the first paragraphs of the help text, by default the docstring of
+            the dataclass.
+
+    Returns:
+        The dataclass with the values of the flags.
     """
-    said = io.StringIO()
+    args = sys.argv[1:] if args is None else args
+    if {"-h", "--help"} & {*args}:
+        set_help(arguments)
+    stdout, stderr = Screen(), io.StringIO()
     try:
-        with redirect_stderr(said):
+        with redirect_stdout(stdout), redirect_stderr(stderr):
             return tyro.cli(
                 arguments,
-                args=words,
+                args=args,
                 prog=name_of_command(),
                 registry=REGISTRY,
-                description=description or None,
+                description=joined(description or description_of(arguments)),
             )
     except SystemExit:
-        if not said.getvalue():
+        if not stderr.getvalue():
+            print(wrapped(stdout.getvalue()), end="")
             raise
-    end(line_of(said.getvalue(), flags_in(arguments)))
+    exit_with_error(line_of(stderr.getvalue(), flags_in(arguments)))
+
+
+class Screen(io.StringIO):
+    """A buffer for the help text that tyro formats as for the real standard output."""
+
+    def __init__(self):
+        super().__init__()
+        self._stdout = sys.stdout
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the standard output, which decides how boxes are drawn."""
+        return self._stdout.encoding or "ascii"
+
+    def isatty(self) -> bool:
+        """Whether the standard output is a terminal, which decides about colours."""
+        return self._stdout.isatty()
+
+
+def set_help(arguments: type) -> None:
+    """Sets the help text of each flag: the docstring under the field, on one line.
+
+    A field in backquotes becomes a flag. tyro reads these docstrings, too, but it keeps
+    their line breaks.
+    """
+    texts: dict[str, str] = {}
+    for cls in reversed(arguments.__mro__):
+        try:
+            source = textwrap.dedent(inspect.getsource(cls))
+        except (OSError, TypeError):  # The class is made by this module.
+            continue
+        statements = getattr(ast.parse(source).body[0], "body", [])
+        for field, text in pairwise(statements):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                docstring = getattr(text.value, "value", "")
+                texts[ast.unparse(field.target)] = " ".join(str(docstring).split())
+
+    def flag(match: re.Match[str]) -> str:
+        return flag_of(match[1]) if match[1] in texts else match[0]
+
+    for field in dataclasses.fields(arguments):  # pyright: ignore[reportArgumentType]
+        if dataclasses.is_dataclass(field.default):
+            set_help(type(field.default))
+        elif field.name in texts:
+            text = re.sub(r"`(\w+)`", flag, texts[field.name])
+            field.metadata = types.MappingProxyType({"help": text})
+
+
+def joined(text: str) -> str:
+    """Returns a text with one line per paragraph, and one line per item of a list.
+
+    The items are indented by two spaces, and their further lines by more.
+    """
+
+    def joined_block(block: str) -> str:
+        if "\n  " not in block:
+            return " ".join(block.split())
+        return re.sub(r"\n {3,}", " ", block)
+
+    return "\n\n".join(map(joined_block, text.split("\n\n")))
+
+
+def wrapped(text: str) -> str:
+    """Returns a help text with long lines wrapped at the width of the terminal."""
+    width, lines = shutil.get_terminal_size().columns, []
+    for line in re.sub(r"\n{3,}", "\n\n", text).split("\n"):
+        if len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= width:  # without colour codes
+            lines.append(line)
+            continue
+        # In a list of files, the description of a file keeps its column.
+        name = re.match(r" +\S+  +| +|usage: |", line)
+        indent = " " * len(name[0] if name else "")
+        lines += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
 
 
 def line_of(framed: str, flags: Sequence[str]) -> str:
-    """Returns an error of tyro without its frame, as one line. It names the one of the
-    flags that is nearest to an unknown flag.
+    """Returns an error message of tyro as one line without its frame.
+
+    Args:
+        framed: the message of tyro.
+        flags: the flags of the command. For an unknown flag, the line names the flag
+            with the most similar spelling.
+
+    Returns:
+        The error message.
     """
     _, first, *_ = re.split("[─-]{10,}", re.sub("[│╭╮╰╯]", " ", framed))
-    told = " ".join(first.split()).rstrip(".")
-    told = re.sub(r"^Error parsing (--[\w-]+):", r"\1", told)
-    told = re.sub(r"^Error parsing \w+: ", "", told)
-    told = re.sub(r"invalid literal for int.*:", "takes a whole number, got", told)
-    told = told.replace("could not convert string to float:", "takes a number, got")
-    unknown = re.match(r"Unrecognized options: (--[\w-]+)", told)
+    line = " ".join(first.split()).rstrip(".")
+    line = re.sub(r"^Error parsing (--[\w-]+):", r"\1", line)
+    line = re.sub(r"^Error parsing \w+: ", "", line)
+    line = re.sub(r"^Missing from .*?: (\S+).*", r"\1 is missing; see --help", line)
+    line = re.sub(r"invalid literal for int.*:", "takes a whole number, got", line)
+    line = line.replace("could not convert string to float:", "takes a number, got")
+    unknown = re.match(r"Unrecognized options: (--[\w-]+)", line)
     near = difflib.get_close_matches(unknown[1], flags, n=1) if unknown else ()
-    return f"{told}; did you mean {near[0]}?" if near else told
+    return f"{line}; did you mean {near[0]}?" if near else line
 
 
 def flags_in(arguments: type) -> list[str]:
     """Returns the flags of a dataclass, and of the dataclasses in it."""
-    found = []
+    flags = []
     for field in dataclasses.fields(arguments):
         if dataclasses.is_dataclass(field.default):
-            found += flags_in(type(field.default))
-        elif field.name != "natural":  # is none
-            found.append(flag_of(field.name))
-    return found
+            flags += flags_in(type(field.default))
+        elif field.name != "natural":  # This field has no flag.
+            flags.append(flag_of(field.name))
+    return flags
 
 
-def words_of(path: Path, script: Script, words: Sequence[str]) -> list[str]:
-    """Returns the arguments of the run that wrote a config.json. If the command line
-    gives a rule of partition, the one of the file and its settings are left out.
+def config_arguments(path: Path, script: Script, args: Sequence[str]) -> list[str]:
+    """Returns the command-line arguments of the run that wrote a config.json.
+
+    If the command line gives a rule of partition, the rule in the file and the settings
+    of this rule are left out.
+
+    Args:
+        path: the config.json.
+        script: the methods of the command.
+        args: the command-line arguments, which take precedence.
+
+    Returns:
+        Flags and their values.
 
     Raises:
-        ValueError: it is no config.json, or one of another command.
+        ValueError: the file is not a config.json, or another command wrote it.
     """
     try:
         command = json.loads(path.read_text())["command"]
-        name, own = command["script"], dict(command["flags"])
+        name, settings = command["script"], dict(command["flags"])
     except OSError as error:
         raise ValueError(f"--config {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"--config {path} is no config.json of a run") from error
-    here = script_of(script.methods[0])
-    if name != here:
-        raise ValueError(f"--config {path} is of a run of {name}, and this is {here}")
+        raise ValueError(f"--config {path} is not the config.json of a run") from error
+    expected = script_of(script.methods[0])
+    if name != expected:
+        raise ValueError(
+            f"--config {path} belongs to a run of {name}, not of {expected}"
+        )
     if len(script.methods) > 1 and "method" in command:
-        own.setdefault("methods", [command["method"]])
-    flags = {word.partition("=")[0] for word in words}
+        settings.setdefault("methods", [command["method"]])
+    flags = {arg.partition("=")[0] for arg in args}
     if flags & {*map(flag_of, RULES)}:
         of_rules = {*RULES, "class_range", "max_clients", "min_client_size"}
-        own = {k: x for k, x in own.items() if k not in of_rules}
-    if own.keys() & {*RULES} - {"p"}:  # of before p was refused beside another rule
-        own.pop("p", None)
+        settings = {k: x for k, x in settings.items() if k not in of_rules}
+    if settings.keys() & {*RULES} - {"p"}:
+        # Old files may hold both p and another rule, which is an error today.
+        settings.pop("p", None)
     hints: dict[str, Any] = {}
     for field in dataclasses.fields(arguments_of(script)):
         if dataclasses.is_dataclass(field.default):
             hints |= get_type_hints(type(field.default))
-    if unknown := own.keys() - hints.keys():
+    if unknown := settings.keys() - hints.keys():
         raise ValueError(
-            f"--config {path} has settings that are none: {sorted(unknown)}"
+            f"--config {path} has unknown settings: {', '.join(sorted(unknown))}"
         )
-    found = []
-    for name, value in own.items():
+    result = []
+    for name, value in settings.items():
         flag = flag_of(name)
         if hints[name] is bool:
-            found.append(flag if value else flag.replace("--", "--no-", 1))
+            result.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             values = value if isinstance(value, list) else [value]
-            found += [flag, *map(str, values)]
-    return found
+            result += [flag, *map(str, values)]
+    return result
 
 
-def last_value(words: Sequence[str], flag: str) -> str:
-    """Returns the last value of a flag, nothing where there is none."""
-    found, name = "", ""
-    for word in words:
-        if name == flag:
-            found = word
-        name = word
-        if word.startswith(f"{flag}="):
-            found = word.partition("=")[2]
-    return found
+def last_value(args: Sequence[str], flag: str) -> str:
+    """Returns the last value of a flag in the arguments; "" if the flag is absent."""
+    value, previous = "", ""
+    for arg in args:
+        if previous == flag:
+            value = arg
+        previous = arg
+        if arg.startswith(f"{flag}="):
+            value = arg.partition("=")[2]
+    return value

@@ -1,33 +1,41 @@
-"""`fcjax NAME`: the methods, the tools for finished runs, and, in a checkout, the
-programs that reproduce tables and measure speed.
+"""The command `fcjax NAME`: methods, tools for finished runs, and other programs.
 
-`fcjax ccfc --p 0.25` is `python experiments/ccfc.py --p 0.25`.
+`fcjax ccfc --p 0.25` is the same as `python experiments/ccfc.py --p 0.25`. The programs
+that reproduce tables and measure speed are available in a checkout of the repository.
 """
 
 import ast
 import difflib
 import inspect
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from fcjax.cli.arguments import about, parse
-from fcjax.cli.errors import end, exit_on_error
+from fcjax.cli.errors import exit_on_error, exit_with_error
 from fcjax.cli.main import main as run_method
 from fcjax.cli.tools import TOOLS
 from fcjax.methods import SCRIPTS
 
 CHECKOUT = Path(__file__).parents[2]
-FIT = """usage: fcjax fit NAME --on DEVICES FLAGS
+FIT_HELP = """usage: fcjax fit NAME --on DEVICES [FLAGS]
 
-Estimates time and memory of a grid on absent devices, such as v5e:4x4 or h100:8:
-`fcjax fit ccfc --on v5e:4x4 --seed 0:16`. FLAGS are those of `fcjax NAME --help`."""
+Estimates the time and the memory of a grid on devices that this machine does not
+have. Nothing is trained.
+
+NAME      a method, see `fcjax --help`
+DEVICES   for example v5e:4x4 or h100:8
+FLAGS     the flags of the method, see `fcjax NAME --help`
+
+Example: fcjax fit ccfc --on v5e:4x4 --seed 0:16"""
 
 
 def main() -> None:
-    """Runs the command that the first argument names, or lists all."""
-    name, *words = sys.argv[1:] or ["--help"]
+    """Runs the command that the first argument names, or lists all commands."""
+    name, *args = sys.argv[1:] or ["--help"]
     checkout = {}
     if (CHECKOUT / "pyproject.toml").exists():
         checkout |= programs(CHECKOUT / "experiments")
@@ -36,23 +44,26 @@ def main() -> None:
         print(listing(checkout))
         return
     if name == "fit":
-        if words[:1] in (["-h"], ["--help"]):
-            print(FIT)
+        if args[:1] in (["-h"], ["--help"]):
+            print(FIT_HELP)
             return
-        flags = {word.partition("=")[0] for word in words[1:]}
+        flags = {arg.partition("=")[0] for arg in args[1:]}
         if not flags & {"--on", "-h", "--help"}:
-            end("fit takes a method's name and its flags, one of them --on")
-        name, *words = words
+            exit_with_error(
+                "fit needs a method and --on DEVICES, for example: fcjax fit ccfc --on "
+                "h100:8"
+            )
+        name, *args = args
     name = name.replace("_", "-")
-    sys.argv = [f"fcjax {name}", *words]
+    sys.argv = [f"fcjax {name}", *args]
     if name in SCRIPTS:
-        run_method(SCRIPTS[name], words)
+        run_method(SCRIPTS[name], args)
     elif name in TOOLS:
         with exit_on_error():
-            parse(TOOLS[name], words)()
+            parse(TOOLS[name], args)()
     elif name in checkout:
         sys.path.insert(0, str(CHECKOUT))
-        # Not by runpy, which would put the path in place of the command's name.
+        # `runpy` would replace the name of the command in `sys.argv` by a path.
         spec = spec_from_file_location("__main__", checkout[name])
         assert spec is not None
         assert spec.loader is not None
@@ -60,38 +71,50 @@ def main() -> None:
         spec.loader.exec_module(module)
     else:
         near = difflib.get_close_matches(name, [*SCRIPTS, *TOOLS, *checkout], n=1)
-        hint = f"did you mean {near[0]}?" if near else "`fcjax --help` lists them"
-        end(f"there is no command {name}: {hint}")
+        hint = f"did you mean {near[0]}?" if near else "`fcjax --help` lists all"
+        exit_with_error(f"unknown command {name}; {hint}")
 
 
 def programs(folder: Path) -> dict[str, Path]:
-    """Returns the files of a checkout's folder that can be run, by command."""
-    found = {path.stem.replace("_", "-"): path for path in sorted(folder.glob("*.py"))}
+    """Returns the programs in a folder of the checkout, by command name."""
+    paths = {path.stem.replace("_", "-"): path for path in sorted(folder.glob("*.py"))}
     return {
         name: path
-        for name, path in found.items()
+        for name, path in paths.items()
         if name not in SCRIPTS and 'if __name__ == "__main__"' in path.read_text()
     }
 
 
 def listing(checkout: Mapping[str, Path]) -> str:
-    """Returns all commands in groups, one line each."""
+    """Returns the help text of `fcjax`: all commands in groups, with a summary each."""
     tools = {name: inspect.getdoc(tool) or "" for name, tool in TOOLS.items()}
     files = {
         name: ast.get_docstring(ast.parse(path.read_text())) or ""
         for name, path in checkout.items()
     }
     groups = {
-        "run a method": {name: about(script) for name, script in SCRIPTS.items()},
-        "look at finished runs": tools,
-        "plan": {"fit": "What a grid takes on devices that are not here."},
-        "reproduce and benchmark, in a checkout": files,
+        "Train a method": {name: about(script) for name, script in SCRIPTS.items()},
+        "Look at finished runs": tools,
+        "Plan": {"fit": "Estimates time and memory on devices that are not here."},
+        "Reproduce and benchmark (in a checkout of the repository)": files,
     }
-    width = max(len(name) for group in groups.values() for name in group)
-    lines = ["usage: fcjax NAME FLAGS", "", "`fcjax NAME --help` shows a name's flags."]
+    names = max(len(name) for group in groups.values() for name in group)
+    width = min(shutil.get_terminal_size().columns, 100)
+    lines = [
+        "usage: fcjax NAME [FLAGS]",
+        "",
+        "`fcjax NAME --help` lists the flags of a command. Example:",
+        "  fcjax baselines --methods km k-fed --p 0 1 --seed 0:3",
+    ]
     for title, group in groups.items():
         lines += ["", f"{title}:"] if group else []
         for name, text in group.items():
-            first = " ".join(text.split("\n\n")[0].split())
-            lines.append(f"  {name:{width}}  {first}")
+            lines += textwrap.wrap(
+                " ".join(text.split("\n\n")[0].split()),
+                width,
+                initial_indent=f"  {name:{names}}  ",
+                subsequent_indent=" " * (names + 4),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
     return "\n".join(lines)

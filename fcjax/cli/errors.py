@@ -1,4 +1,4 @@
-"""How a command ends that cannot go on: in one line."""
+"""Error handling of the command line: every error is one line on standard error."""
 
 import dataclasses
 import os
@@ -16,21 +16,28 @@ from fcjax.parallel.mesh import is_multiprocess, platform_problem
 from fcjax.sweep.options import Options
 from fcjax.sweep.processes import Processes
 
-REFUSED = 2
-"""The exit status of a command that is wrong: nothing has been written."""
-FAILED = 1
-"""That of a right one which ran into a full disk, or too little memory."""
+USAGE_ERROR = 2
+"""Exit status for a wrong command line. Nothing has been written."""
+RUNTIME_ERROR = 1
+"""Exit status for a correct command that failed, for example because of a full disk."""
 INTERRUPTED = 130
-AGAIN = "what has ended is kept, and the same command goes on"
-PLACES = (
+"""Exit status after Ctrl-C."""
+RESUME_HINT = "finished runs are kept; run the same command again to continue"
+PATH_ERRORS = (
     *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError),
     PermissionError,
 )
-"""What the system says where a flag names a wrong place."""
+"""Errors of the operating system that mean that a flag names a wrong path."""
 
 
 def flag_of(name: str) -> str:
-    """Returns a parameter as it is written on a command line.
+    """Returns the command-line flag of a parameter.
+
+    Args:
+        name: the name of the parameter in Python.
+
+    Returns:
+        The flag.
 
     Examples:
         >>> flag_of("num_rounds")
@@ -51,14 +58,21 @@ FLAGS = {
     **{"labelled=False": "--no-labels", "resume=False": "--no-resume"},
     "least_size": "--min-client-size",
 }
-"""From the parameters that the library's errors name to the flags of a command."""
+"""The flag of each parameter that the error messages of the library name."""
 
 
 def with_flags(line: str) -> str:
-    """Writes the parameters that an error of the library names as flags.
+    """Replaces the parameters in an error message of the library by their flags.
 
-    These are a parameter at the beginning, before "must", "takes" or a value; every
-    parameter of several words; and every parameter in backquotes.
+    Three kinds of words are replaced: a parameter at the beginning of the line that is
+    followed by "must", "takes" or a value; a parameter whose name has an underscore;
+    and a parameter in backquotes.
+
+    Args:
+        line: the error message.
+
+    Returns:
+        The message with flags.
 
     Examples:
         >>> with_flags("p must lie in [0, 1], got 2")
@@ -67,7 +81,7 @@ def with_flags(line: str) -> str:
         '--class-share 0.1 with --clients 3 leaves clients empty'
         >>> with_flags("clients of the data have no examples")
         'clients of the data have no examples'
-        >>> with_flags("size must be at least 1, got 0")  # no name of a flag
+        >>> with_flags("size must be at least 1, got 0")  # There is no flag --size.
         'size must be at least 1, got 0'
         >>> with_flags("dataset x has images of two sizes; `resize` gives them one")
         '--dataset x has images of two sizes; --resize gives them one'
@@ -82,8 +96,10 @@ def with_flags(line: str) -> str:
 
 
 def with_quoted_flags(line: str) -> str:
-    """Writes only the parameters in backquotes as flags: the rest of the line may hold
-    words of the user, such as the header of a table.
+    """Replaces the parameters in backquotes by their flags.
+
+    The rest of the line stays, because it may hold words of the user, for example a
+    column name of a table.
     """
 
     def flag(match: re.Match[str]) -> str:
@@ -94,69 +110,81 @@ def with_quoted_flags(line: str) -> str:
     return re.sub(r"`([^`]+)`", flag, line)
 
 
-def end(line: str, status: int = REFUSED) -> NoReturn:
-    """Ends the process with a line behind the name of its command."""
-    line = with_flags(" ".join(line.split()))
+def exit_with_error(message: str, status: int = USAGE_ERROR) -> NoReturn:
+    """Prints an error message as one line and ends the process."""
+    line = with_flags(" ".join(message.split()))
     print(f"{name_of_command()}: error: {line}", file=sys.stderr)
     sys.exit(status)
 
 
 def name_of_command() -> str:
+    """Returns the name of the running command, for example "fcjax ccfc"."""
     return Path(sys.argv[0]).name
 
 
 @contextmanager
-def in_a_line(*, begun: bool = False) -> Iterator[None]:
-    """Ends the process with one line where what is inside is refused a file or memory
-    by the system, or is interrupted; what it has written until then stays. The same
-    where JAX cannot start its devices, at whichever first use of them.
+def exit_on_system_error(*, checked: bool = False) -> Iterator[None]:
+    """Turns errors of the operating system inside a `with` block into one line.
+
+    The process ends with this line when the system refuses a file or memory, when JAX
+    cannot start its devices, and on Ctrl-C. Files that are already written stay.
 
     Args:
-        begun: what is inside has been checked, and a wrong place is no wrong flag.
+        checked: whether all paths of the command line have been checked. Then a wrong
+            path is a failure at run time, not a wrong flag.
     """
     try:
         yield
     except OSError as error:
-        if isinstance(error, PLACES) and not begun:
-            end(told(error))
-        end(f"{told(error)}; {AGAIN}", FAILED)
+        if isinstance(error, PATH_ERRORS) and not checked:
+            exit_with_error(system_message(error))
+        exit_with_error(f"{system_message(error)}; {RESUME_HINT}", RUNTIME_ERROR)
     except MemoryError as error:
-        end(f"too little memory: {error}", FAILED)
+        exit_with_error(f"out of memory: {error}", RUNTIME_ERROR)
     except (RuntimeError, AssertionError) as error:
         if problem := platform_problem(error):
-            end(problem)
+            exit_with_error(problem)
         raise
     except KeyboardInterrupt:
-        end(f"interrupted; {AGAIN}", INTERRUPTED)
+        exit_with_error(f"interrupted; {RESUME_HINT}", INTERRUPTED)
 
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """`in_a_line`, also where what is inside raises ValueError, as tools do where a
-    flag or what it names is wrong.
+    """Turns a ValueError or an error of the system in a `with` block into one line.
+
+    Commands raise a ValueError when a flag, or the file that a flag names, is wrong.
     """
     try:
-        with in_a_line():
+        with exit_on_system_error():
             yield
     except ValueError as error:
-        end(str(error))
+        exit_with_error(str(error))
 
 
-def told(error: OSError) -> str:
-    """Returns what the system said, and of which file.
+def system_message(error: OSError) -> str:
+    """Returns the message of the operating system and the file that it is about.
+
+    Args:
+        error: the error.
+
+    Returns:
+        One line.
 
     Examples:
-        >>> told(PermissionError(13, "Permission denied", "runs/x"))
+        >>> system_message(PermissionError(13, "Permission denied", "runs/x"))
         'runs/x: Permission denied'
     """
-    why = error.strerror or str(error).partition("\n")[0]
-    return f"{error.filename}: {why}" if error.filename else why
+    reason = error.strerror or str(error).partition("\n")[0]
+    return f"{error.filename}: {reason}" if error.filename else reason
 
 
 @contextmanager
-def ending_together() -> Iterator[None]:
-    """Ends this process at once if it fails. The other processes wait for it in vain,
-    and JAX ends them after `HEARTBEAT_TIMEOUT`.
+def exit_at_once_on_error() -> Iterator[None]:
+    """Ends one of several processes at once if it fails inside a `with` block.
+
+    The other processes then wait for this process, and JAX ends them after
+    `HEARTBEAT_TIMEOUT` seconds. A single process raises its errors as usual.
     """
     try:
         yield
@@ -164,8 +192,10 @@ def ending_together() -> Iterator[None]:
         if not is_multiprocess():
             raise
         if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-            print(f"{name_of_command()}: error: {told(error)}", file=sys.stderr)
-        elif not isinstance(error, SystemExit):  # its message is printed
+            line = f"{name_of_command()}: error: {system_message(error)}"
+            print(line, file=sys.stderr)
+        elif not isinstance(error, SystemExit):  # Its message is already printed.
             traceback.print_exc()
         sys.stdout.flush()
-        os._exit(1)  # at a normal exit, orbax and JAX wait for the others
+        # At a normal exit, orbax and JAX would wait for the other processes.
+        os._exit(1)

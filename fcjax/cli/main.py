@@ -1,5 +1,6 @@
-"""Runs the command of a method: reads its arguments, trains the grid, prints a table. A
-wrong argument ends it with one line.
+"""The command of a method: parses the arguments, trains the grid, prints a table.
+
+A wrong argument ends the command with one line.
 """
 
 import logging
@@ -12,11 +13,11 @@ import jax
 
 from fcjax.cli import arguments
 from fcjax.cli.errors import (
-    FAILED,
-    end,
-    ending_together,
+    RUNTIME_ERROR,
+    exit_at_once_on_error,
+    exit_on_system_error,
+    exit_with_error,
     flag_of,
-    in_a_line,
     with_quoted_flags,
 )
 from fcjax.methods import Method, Script
@@ -31,112 +32,131 @@ from fcjax.sweep.plan import Task
 from fcjax.sweep.progress import log_to_stdout
 
 
-def main(script: Script | type[Method], words: Sequence[str] | None = None) -> None:
-    """Runs a command: reads its arguments, checks them, runs the grid of each method,
-    and prints the table.
+def main(script: Script | type[Method], args: Sequence[str] | None = None) -> None:
+    """Runs a command: parses its arguments and runs the grid of each method.
+
+    The process ends with one line if an argument is wrong.
 
     Args:
-        script: the methods of the command, or its only one.
-        words: the command line without its name; None is that of the process.
+        script: the methods of the command, or its only method.
+        args: the command-line arguments without the command's name; None takes the
+            arguments of the process.
     """
-    asked = arguments.read(script, sys.argv[1:] if words is None else words)
+    command_line = arguments.read(script, sys.argv[1:] if args is None else args)
 
-    def joined() -> Sequence[Task]:
-        processes.join(asked.processes, asked.tasks)
+    def join_processes() -> Sequence[Task]:
+        processes.join(command_line.processes, command_line.tasks)
         if not processes.is_primary():
             sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-        return asked.tasks
+        return command_line.tasks
 
-    folders = run(joined, named=asked.named)
+    folders = run(join_processes, named=command_line.named)
     if len(folders) > 1:
         from fcjax.sweep import report
 
-        out = asked.tasks[0].options.out
+        out = command_line.tasks[0].options.out
         with log_to_stdout():
             report.log_all_results(folders, out=out and out.parent)
 
 
-@in_a_line()
+@exit_on_system_error()
 def run(
     make: Callable[[], Sequence[Task]], *, named: Collection[str] = ()
 ) -> list[Folder]:
     """Checks all experiments, then runs one after another.
 
-    Ends the process with one line where a flag is wrong, before anything is compiled
-    or written, where a run is too large for the device, and where the system has no
-    room for what is written or someone interrupts: then the same command goes on.
+    The process ends with one line if a flag is wrong, if a single run does not fit the
+    memory of the device, if a file cannot be written, and on Ctrl-C. A wrong flag is
+    reported before anything is compiled or written. In the other cases the same command
+    continues from the files that are already written.
 
     Args:
-        make: makes their tasks; it may raise a ValueError of one line.
-        named: settings of methods that were given. A note tells those that no method
+        make: returns the tasks; it may raise a ValueError with a message of one line.
+        named: the settings on the command line. A warning names those that no method
             uses.
 
     Returns:
-        What each of them left on disk.
+        The results folder of each task.
     """
     take_cores()
-    # orbax logs, with all that led to it, what it raises as well, also by asyncio.
+    # orbax logs every error that it raises with its traceback, also through asyncio.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    problem, asked, experiments, targets = "", [], [], {}
+    problem, topologies, experiments, devices = "", [], [], {}
     try:
-        made = make()
-        asked = [x.options.on for x in made if x.options.on is not None]
-        if asked:  # what they are compiled for is not this machine's
+        tasks = make()
+        topologies = [x.options.on for x in tasks if x.options.on is not None]
+        if topologies:  # The programs are compiled for other devices than the local.
             jax.config.update("jax_platforms", "cpu")
-        targets = {topology: absent_devices(topology) for topology in asked}
-        experiments = prepare_all(made)
+        devices = {topology: absent_devices(topology) for topology in topologies}
+        experiments = prepare_all(tasks)
     except ValueError as error:
         problem = str(error)
     if problem := processes.first_error(problem):
-        end(problem)
-    # Late, so that a wrong flag is answered before orbax and matplotlib are imported.
+        exit_with_error(problem)
+    # A late import: a wrong flag is reported without loading orbax and matplotlib.
     from fcjax.sweep.fit import fit, is_out_of_memory
     from fcjax.sweep.train import enable_compilation_cache, execute
 
-    if asked:
+    if topologies:
         with log_to_stdout():
-            for topology, experiment in zip(asked, experiments, strict=True):
-                fit(experiment, topology, *targets[topology])
+            for topology, experiment in zip(topologies, experiments, strict=True):
+                fit(experiment, topology, *devices[topology])
         return [experiment.folder for experiment in experiments]
 
-    each = [{*given(x.task.method)} for x in experiments]
-    unused = {*named}.union(*each).difference(*map(effective_settings, experiments))
-    methods = ", ".join(dict.fromkeys(x.task.method.name for x in experiments))
-    notes = [f"{flag_of(name)} has no effect on {methods}" for name in sorted(unused)]
-    with ExitStack() as locks:
+    with ExitStack() as stack:
         try:
             for experiment in experiments if processes.is_primary() else ():
-                locks.enter_context(experiment.folder.locked())
+                stack.enter_context(experiment.folder.locked())
         except ValueError as error:
             problem = str(error)
         problem = processes.first_error(problem)
         if not problem and is_multiprocess():
-            problem = processes.first_error(differing(experiments))
+            problem = processes.first_error(problem_of_folders(experiments))
         if problem:
-            end(problem)
-        locks.enter_context(in_a_line(begun=True))
-        locks.enter_context(ending_together())
+            exit_with_error(problem)
+        stack.enter_context(exit_on_system_error(checked=True))
+        stack.enter_context(exit_at_once_on_error())
         try:
             enable_compilation_cache()
-            locks.enter_context(log_to_stdout(with_quoted_flags))
-            print(*notes, sep="\n", end="\n" if notes else "")
+            stack.enter_context(log_to_stdout(with_quoted_flags))
+            for line in warnings_of_unused(experiments, named):
+                print(line)
             for experiment in experiments:
                 execute(experiment)
         except jax.errors.JaxRuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             message = str(error).partition("\n")[0]
-            end(f"one run alone is too large for the device: {message}", FAILED)
+            exit_with_error(
+                f"a single run does not fit the memory of the device: {message}",
+                RUNTIME_ERROR,
+            )
     return [experiment.folder for experiment in experiments]
 
 
-def differing(experiments: Sequence[Experiment]) -> str:
-    """Returns where this process does not see the folder that the first one writes,
-    which has locked it.
+def warnings_of_unused(
+    experiments: Sequence[Experiment], named: Collection[str]
+) -> list[str]:
+    """Returns one line per given setting that no method of the command uses."""
+    settings = [{*given(x.task.method)} for x in experiments]
+    unused = {*named}.union(*settings).difference(*map(effective_settings, experiments))
+    methods = list(dict.fromkeys(x.task.method.name for x in experiments))
+    verb = "do" if len(methods) > 1 else "does"
+    reason = f"{' and '.join(methods)} {verb} not use it"
+    return [
+        f"warning: {flag_of(name)} has no effect, because {reason}"
+        for name in sorted(unused)
+    ]
+
+
+def problem_of_folders(experiments: Sequence[Experiment]) -> str:
+    """Returns an error message if the processes do not share one results folder.
+
+    The first process has locked its folder, so every process must see this lock.
     """
     for folder in (experiment.folder for experiment in experiments):
-        seen = f"{(folder.directory / '.lock').exists()} {folder.pending}"
-        if seen != processes.broadcast_text(seen):
-            return f"--out {folder.directory} must be one folder for all processes"
+        view = f"{(folder.directory / '.lock').exists()} {folder.pending}"
+        if view != processes.broadcast_text(view):
+            return f"--out {folder.directory} must be the same folder for all processes"
     return ""

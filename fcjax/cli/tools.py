@@ -1,315 +1,564 @@
-"""The commands for finished runs: arguments around the methods of `Results`.
+"""The commands for finished runs, such as `fcjax choose` and `fcjax compare`.
 
-A command is a dataclass of its arguments; calling it does the work. It raises a
-ValueError of one line where the runs do not allow it.
+A command is a dataclass: its fields are the flags, and calling it runs the command.
+Each command raises a ValueError with a message of one line if the runs do not fit.
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import tyro
 
 from fcjax import data
+from fcjax.metrics import agreement
 from fcjax.results import drawing, exported, selection, shards, tables
-from fcjax.results.probing import shown_linear
+from fcjax.results.probing import format_linear
 from fcjax.results.results import draw_agreements, gather
+from fcjax.results.run import Run
 from fcjax.results.selection import DEFAULT, Criterion
-from fcjax.results.store import example_names, parsed
+from fcjax.results.store import example_names, parse_where
 from fcjax.settings import shown
 from fcjax.sweep import report
 from fcjax.sweep.progress import log_to_stdout
 
+Folders = Annotated[
+    tyro.conf.Positional[tuple[Path, ...]],
+    tyro.conf.arg(metavar="FOLDER [FOLDER ...]", help_behavior_hint="(required)"),
+]
+Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+Conditions = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE ...")]
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")]
+DataDir = Annotated[Path | None, shown("TFDS's own folder")]
+
+MEANINGS: Mapping[Criterion, str] = {
+    "agreement": "mean adjusted Rand index with the other runs",
+    "agreement_nmi": "mean NMI with the other runs",
+    "consensus": "adjusted Rand index with the consensus of all runs",
+    "others": "rank of its silhouette in the embeddings of the other runs, 0 to 1",
+    "input": "silhouette among the raw examples",
+    "silhouette": "silhouette in its own embedding",
+    "loss": "minus the last loss",
+}
+"""The value of a run by each criterion. A larger value is better."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Choose:
-    """Ranks finished runs of the same data without labels, and says which to take.
+    """Ranks finished runs without labels and names the best run.
 
-    Heterogeneity, the number and size of the clients, and failures are settings of the
-    data, not of the method. There is one choice for each of their values.
+    All runs must be of the same data set. Runs are only compared if they have the same
+    heterogeneity, number and size of clients, and failures, because these are settings
+    of the data. Each combination of these settings has its own best run.
 
-    agreement: how far a run agrees with the others, by the adjusted Rand index;
-    agreement_nmi: by NMI; consensus: with what all say together, as `fcjax consensus`
-    has it. others: its silhouette in the embeddings of the other runs, by rank. input:
-    its silhouette among the examples as they are. silhouette: in its own embedding,
-    which does not compare runs. loss: the last one, the smaller the better. Where the
-    data has labels the rank correlation of each with NMI and ACC is printed, and its
-    regret: the best run's NMI less that of the run it takes.
+    Criteria for --by:
+      agreement      mean adjusted Rand index with the clusters of the other runs
+      agreement_nmi  the same with NMI in place of the adjusted Rand index
+      consensus      adjusted Rand index with the consensus of all runs
+      others         silhouette in the embeddings of the other runs, as a rank
+      input          silhouette of the clusters among the raw examples
+      silhouette     silhouette in the run's own embedding (not comparable between runs)
+      loss           the last training loss; smaller is better
 
-    choice.csv   a line a run, the best first: what each criterion says of it
-    choice.png   how far each two of them agree, for one setting of the data
+    For data with labels, a second table says how well each criterion finds good runs.
+
+    Files in --out:
+      choice.csv  one row per run, the best run first, with the value of each criterion
+      choice.png  the agreement of each pair of runs (for one setting of the data)
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Results folders, --out of the runs."""
+    runs: Folders
+    """Results folders of finished runs, of one or several methods."""
     by: Criterion = DEFAULT
     """The criterion that ranks the runs."""
-    where: Annotated[tuple[str, ...], shown("all runs")] = ()
-    """Only runs with these values: p=0.25 clusters=10."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
+    where: Annotated[Conditions, shown("all runs")] = ()
+    """Use only the runs with these values, for example p=0.25 clusters=10."""
+    data_dir: DataDir = None
+    """Folder of the prepared TFDS data sets."""
     out: Annotated[Path | None, shown("the first folder")] = None
-    """Folder of choice.csv and choice.png; written over."""
+    """Folder for choice.csv and choice.png. Existing files are replaced."""
 
     def __call__(self) -> None:
-        results = gather(self.runs, parsed(self.where), data_dir=self.data_dir)
+        """Prints the best run and the ranking, and writes the files."""
+        results = gather(self.runs, parse_where(self.where), data_dir=self.data_dir)
         ranks, runs = results.rank(self.by), results.ensemble()
         groups = runs.by_data_setting
-        tables_of = [ranks.loc[[i for i in ranks.index if i in g]] for g in groups]
-        for table in tables_of:
-            best = results[int(table.index[0])]
-            print(f"by {self.by}: {best.name}")
-            print(f"see it: fcjax report {best.address}")
+        rankings = [ranks.loc[[i for i in ranks.index if i in g]] for g in groups]
+        best_runs = [results[int(ranking.index[0])] for ranking in rankings]
+        for ranking, run in zip(rankings, best_runs, strict=True):
+            print(best_run_sentence(ranking, run, self.by))
         out = self.out or self.runs[0]
         out.mkdir(parents=True, exist_ok=True)
-        for table in tables_of:
-            folders = [Path(folder).name for folder in table["folder"]]
-            tables.show(table.assign(folder=folders), ".3f")
-            if runs.is_labelled:
-                tables.show(selection.against_labels(table), ".3f")
+        for ranking in rankings:
+            folders = [Path(folder).name for folder in ranking["folder"]]
+            table = ranking.assign(folder=folders).dropna(axis=1, how="all")
+            print()
+            tables.show(table, ".3f")
+        used = [f"{k} = {v}" for k, v in MEANINGS.items() if np.any(ranks[k].notna())]
+        print(f"Columns: {'; '.join(used)}. Larger is better.")
+        for ranking in rankings if runs.is_labelled else ():
+            print()
+            tables.show(selection.against_labels(ranking), ".3f")
+        if runs.is_labelled:
+            print(
+                "Columns: rank correlation = Spearman correlation of the criterion "
+                "with the score over the runs; regret = NMI of the best run minus NMI "
+                "of the run that the criterion chooses."
+            )
+        print()
         ranks.to_csv(out / "choice.csv", index=False, float_format="%.6g")
-        print(f"all criteria of each run: {out / 'choice.csv'}")
+        print(f"ranking: {out / 'choice.csv'}")
         if len(groups) == 1 and len(ranks) > 1:
             draw_agreements(runs, ranks.index.tolist(), out / "choice.png")
-            print(f"agreement of each two runs: {out / 'choice.png'}")
+            print(f"agreement of each pair of runs: {out / 'choice.png'}")
+        for run in best_runs:
+            print(f"next: fcjax report {run.command_arguments}")
+
+
+def best_run_sentence(ranking: pd.DataFrame, run: Run, by: Criterion) -> str:
+    """Returns the best run of a ranking and its value, as a sentence."""
+    values = ranking[by].dropna()
+    ties = int(np.isclose(values, values.iloc[0]).sum()) - 1
+    text = f"The best run by {by} is {run.name} ({MEANINGS[by]}: {values.iloc[0]:.3f}"
+    if len(values) == 1:
+        return f"{text}; no other run can be compared)."
+    if ties:
+        return f"{text}, the same value as {ties} of the other runs)."
+    return f"{text}, the largest of {len(values)} runs)."
 
 
 @dataclasses.dataclass(frozen=True)
 class Compare:
-    """Compares the finished runs of two folders that have the same seed, and the same
-    of whatever else both vary: a seed decides the partition and all draws.
+    """Tests whether the runs of one folder are better than the runs of another folder.
 
-    Each line has the difference of the scores and its bootstrap interval, the chance
-    that the first is ahead with a further seed, the p-value of the paired t-test after
-    Holm's correction for all lines, and how many more seeds would decide.
+    Runs are compared in pairs with the same seed and the same other settings, because
+    a seed decides the partition and all random draws. Each row of the table has the
+    mean difference of the scores over the seeds and a paired t-test. The p-values are
+    corrected for the number of rows (Holm). Below 0.05 a difference counts as detected.
 
-    comparison.csv   a line a setting: the difference, its interval, what it says
-    comparison.png   the same as a figure
+    Files in --out:
+      comparison.csv  one row per setting and score
+      comparison.png  the differences and their intervals
     """
 
-    first: tyro.conf.Positional[Path]
-    """Results folder of the one."""
-    second: tyro.conf.Positional[Path]
-    """Of the other; the same folder, where --first-where and --second-where tell them
-    apart."""
-    by: Annotated[tuple[str, ...], shown("what both vary but the seed")] = ()
-    """What makes a line: p clusters."""
-    score: tuple[str, ...] = ("nmi",)
-    """Columns of results.csv; the larger the better."""
-    first_where: Annotated[tuple[str, ...], shown("all its runs")] = ()
-    """Only these runs of the first: model_weight=0.1."""
-    second_where: Annotated[tuple[str, ...], shown("all its runs")] = ()
-    """Only these runs of the second."""
+    first: Annotated[Folder, tyro.conf.arg(metavar="FIRST")]
+    """Results folder of the first method."""
+    second: Annotated[Folder, tyro.conf.arg(metavar="SECOND")]
+    """Results folder of the second method. It may be the first folder again; then
+    --first-where and --second-where choose the runs."""
+    by: Annotated[Names, shown("all that vary, without the seed")] = ()
+    """Settings whose values have a row each, for example p clusters."""
+    score: Names = ("nmi",)
+    """Scores to compare: columns of results.csv in which a larger value is better."""
+    first_where: Annotated[Conditions, shown("all runs")] = ()
+    """Use only these runs of the first folder, for example model_weight=0.1."""
+    second_where: Annotated[Conditions, shown("all runs")] = ()
+    """Use only these runs of the second folder."""
     out: Annotated[Path | None, shown("the first folder")] = None
-    """Folder of comparison.csv and comparison.png; written over."""
+    """Folder for comparison.csv and comparison.png. Existing files are replaced."""
 
     def __call__(self) -> None:
+        """Prints which method is better and the table, and writes the files."""
         wheres = self.first_where, self.second_where
         folders = self.first, self.second
         one, two = (
-            gather([folder], parsed(where))
+            gather([folder], parse_where(where))
             for folder, where in zip(folders, wheres, strict=True)
         )
         out = self.out or self.first
-        but = {*parsed(self.first_where), *parsed(self.second_where)}
+        but = {*parse_where(self.first_where), *parse_where(self.second_where)}
         table = one.compare(two, self.by, scores=self.score, but=but, out=out)
-        named = [
-            f"{runs.runs.method[0]} of {folder} {' '.join(where)}".rstrip()
-            for runs, folder, where in zip((one, two), folders, wheres, strict=True)
-        ]
-        print(f"the first, {named[0]}, less the second, {named[1]}")
+        names = side_names([x.runs.method[0] for x in (one, two)], folders, wheres)
+        for _, rows in table.groupby("score", sort=False):
+            print(comparison_sentence(rows, *names, num_tests=len(table)))
+        print()
         tables.show(table, ".3f")
-        used = table.groupby("score").seeds.sum().max()
-        for runs, name in zip((one, two), named, strict=True):
-            if left := len(runs) - used:
-                print(f"runs without a partner: {left} of {len(runs)} runs of {name}")
-        if table.seeds.max() == 1:
-            print("one seed decides nothing: run more seeds, with --seed 0 1 2 3 4")
-        print(f"the differences with their intervals: {out / 'comparison.png'}")
+        print(
+            f"Columns: first, second = mean score of {names[0]} and of {names[1]}; "
+            "difference = first minus second; low, high = 95% bootstrap interval of "
+            "the difference; probability = chance that the first is better with a new "
+            "seed; p_value = paired t-test; more_seeds = estimated number of further "
+            "seeds that detect this difference; holm = p_value after Holm's correction."
+        )
+        num_pairs = table.groupby("score").seeds.sum().max()
+        for runs, folder in zip((one, two), folders, strict=True):
+            if missing := len(runs) - num_pairs:
+                print(
+                    f"note: {missing} of {len(runs)} runs in {folder} have no partner "
+                    "with the same seed and settings"
+                )
+        print()
+        print(f"table: {out / 'comparison.csv'}")
+        print(f"differences and intervals: {out / 'comparison.png'}")
+
+
+def side_names(
+    methods: Sequence[str], folders: Sequence[Path], wheres: Sequence[Sequence[str]]
+) -> list[str]:
+    """Returns names for both sides of a comparison that tell them apart."""
+    if methods[0] != methods[1]:
+        return [*methods]
+    notes = [" ".join(where) for where in wheres]
+    if notes[0] == notes[1]:
+        notes = [str(folder) for folder in folders]
+    return [
+        f"{x} ({note or 'all runs'})" for x, note in zip(methods, notes, strict=True)
+    ]
+
+
+def comparison_sentence(
+    rows: pd.DataFrame, first: str, second: str, *, num_tests: int
+) -> str:
+    """Returns which side is better, as a sentence.
+
+    Args:
+        rows: the rows of a comparison for one score.
+        first: name of the first side.
+        second: name of the second side.
+        num_tests: number of p-values that Holm's correction takes into account.
+
+    Returns:
+        One or two sentences.
+    """
+    by = [*rows.columns[: rows.columns.get_loc("score")]]  # pyright: ignore[reportArgumentType]
+    lines = rows.to_dict("records")
+    score = label_of(lines[0]["score"])
+    if len(lines) > 1:
+        places: dict[str, list[str]] = {"better": [], "worse": [], "undecided": []}
+        for line in lines:
+            places[verdict(line)].append(setting_of(line, by))
+        texts = {
+            "better": f"{first} is better than {second}",
+            "worse": f"{second} is better than {first}",
+            "undecided": f"no difference between {first} and {second} is detected",
+        }
+        separator = ", " if len(by) == 1 else " | "
+        parts = [
+            f"{texts[name]} at {separator.join(settings)}"
+            for name, settings in places.items()
+            if settings
+        ]
+        return f"By {score}, {'; '.join(parts)}.{hint_of_seeds(lines)}"
+    (line,) = lines
+    where = f" at {setting_of(line, by)}" if by else ""
+    size = abs(line["difference"])
+    if line["seeds"] == 1:
+        return (
+            f"One seed cannot decide between {first} and {second}{where}: the "
+            f"difference is {line['difference']:+.3f} {score}.{hint_of_seeds(lines)}"
+        )
+    test = "Holm's correction" if num_tests > 1 else "a paired t-test"
+    p_value = "p < 0.001" if line["holm"] < 0.001 else f"p = {line['holm']:.3f}"
+    low, high = line["low"], line["high"]
+    if line["difference"] < 0 and verdict(line) != "undecided":
+        first, second, low, high = second, first, -high, -low
+    numbers = (
+        f"95% interval {low:.3f} to {high:.3f}, {line['seeds']} seeds, {p_value} "
+        f"{'after' if num_tests > 1 else 'by'} {test}"
+    )
+    if verdict(line) != "undecided":
+        return (
+            f"{first} is better than {second} by {size:.3f} {score}{where} ({numbers})."
+        )
+    return (
+        f"No difference between {first} and {second} is detected{where}: {first} minus "
+        f"{second} is {line['difference']:+.3f} {score} ({numbers})."
+        f"{hint_of_seeds(lines)}"
+    )
+
+
+def verdict(line: Mapping[Any, Any]) -> str:
+    """Returns whether the first side is "better", "worse" or "undecided" in a row."""
+    if not line["holm"] < agreement.SURE:
+        return "undecided"
+    return "better" if line["difference"] > 0 else "worse"
+
+
+def setting_of(line: Mapping[Any, Any], by: Sequence[Any]) -> str:
+    """Returns the setting of a row in words, for example "p 0.25, clusters 10"."""
+    return ", ".join(f"{name} {line[name]:g}" for name in by)
+
+
+def hint_of_seeds(lines: Sequence[Mapping[Any, Any]]) -> str:
+    """Returns the advice to run more seeds, if no difference is detected."""
+    if max(line["seeds"] for line in lines) == 1:
+        return " Run both methods with more seeds, for example --seed 0:5."
+    if len(lines) == 1 and verdict(lines[0]) == "undecided":
+        more = float(lines[0]["more_seeds"] or 0)
+        if more > 0:  # It is NaN if no number of seeds is enough.
+            return f" More seeds needed for a difference of this size: {more:.0f}."
+    return ""
+
+
+def label_of(score: str) -> str:
+    """Returns the name of a score in running text."""
+    return score.upper() if score in ("nmi", "acc", "ari") else score
 
 
 @dataclasses.dataclass(frozen=True)
 class Consensus:
-    """Clusters examples by how often finished runs put them together, and says how sure
-    it is of each. Runs that collapsed or diverged have no vote.
+    """Combines the clusters of finished runs into one clustering, without labels.
 
-    Where the data has labels the scores are printed beside those of the single runs.
+    Examples are clustered by how often the runs put them together. The confidence of an
+    example is how often the runs put the example together with the other examples of
+    its cluster. Runs that collapsed or diverged are left out. For data with labels, a
+    table compares the scores of the consensus with the scores of the runs.
 
-    assignments.csv   every example: its cluster, and how often the runs have it there
-    consensus.npz     the same for NumPy
-    unsure.png        for each cluster the examples of which the runs are least sure
-    confidence.png    how many examples are how sure, and with labels how right
+    Files in --out:
+      assignments.csv  one row per example: cluster and confidence
+      consensus.npz    the same as arrays
+      confidence.png   the distribution of the confidence, and the accuracy by labels
+      unsure.png       the examples of each cluster with the lowest confidence (images)
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Results folders, --out of the runs; of any method."""
-    clusters: Annotated[int | None, shown("as many as the runs look for")] = None
-    """How many clusters."""
-    where: Annotated[tuple[str, ...], shown("all runs")] = ()
-    """Only runs with these values: p=0.25 clusters=10."""
+    runs: Folders
+    """Results folders of finished runs, of one or several methods."""
+    clusters: Annotated[int | None, shown("the number of clusters of the runs")] = None
+    """Number of clusters, at least 2."""
+    where: Annotated[Conditions, shown("all runs")] = ()
+    """Use only the runs with these values, for example p=0.25 clusters=10."""
     seed: int = 0
-    """Of k-means of the spectral embedding."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
-    out: Annotated[Path | None, shown("consensus/ of the first folder")] = None
-    """Folder of the four files; written over."""
+    """Seed of the k-means step of the spectral clustering."""
+    data_dir: DataDir = None
+    """Folder of the prepared TFDS data sets."""
+    out: Annotated[Path | None, shown("consensus/ in the first folder")] = None
+    """Folder for the four files. Existing files are replaced."""
 
     def __call__(self) -> None:
-        results = gather(self.runs, parsed(self.where), data_dir=self.data_dir)
+        """Prints the confidence and scores of the consensus, and writes the files."""
+        results = gather(self.runs, parse_where(self.where), data_dir=self.data_dir)
         out = self.out or self.runs[0] / "consensus"
         together = results.consensus(self.clusters, seed=self.seed, out=out)
         voters = results.ensemble().voters
-        print(selection.confidence_text(voters, together))
+        print(consensus_sentence(len(voters.runs), together))
         if voters.dataset.labels is not None:
+            print()
             tables.show(selection.consensus_scores(voters, together), ".3f")
-        print(f"every example, and which ones are unsure: {out / 'assignments.csv'}")
+            print(
+                "Columns: scores of the clusters against the labels, 1 is best; nmi = "
+                "normalized mutual information; acc = accuracy after matching clusters "
+                "to classes; ari = adjusted Rand index."
+            )
+        print()
+        print(f"cluster and confidence of each example: {out / 'assignments.csv'}")
+        print(f"confidence as a figure: {out / 'confidence.png'}")
+        if (out / "unsure.png").exists():
+            print(f"examples with the lowest confidence: {out / 'unsure.png'}")
+
+
+def consensus_sentence(num_runs: int, together: agreement.Consensus) -> str:
+    """Returns the number of clusters of a consensus and its confidence, in words."""
+    known = together.confidence[~np.isnan(together.confidence)]
+    num_clusters = len(np.unique(together.clusters[together.clusters >= 0]))
+    text = (
+        f"The consensus of {num_runs} runs has {num_clusters} clusters; the runs agree "
+        f"on {np.mean(known >= selection.SURE):.0%} of {len(known):,} examples "
+        f"(confidence at least {selection.SURE:g}) and disagree on "
+        f"{np.mean(known < 0.5):.0%} (confidence below 0.5)."
+    )
+    missing = len(together.confidence) - len(known)
+    if missing:
+        text += f" {missing:,} further examples have no cluster in any run."
+    return text
 
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """Draws a finished run again: learning curves, scores against whatever varies, the
-    partition, the confusion matrix, a contact sheet of the clusters, the embedding, and
-    the association graph of clients' clusters.
+    """Draws the figures of a finished run again.
+
+    These are learning curves, scores against the settings that vary, the partition, the
+    confusion matrix, examples of each cluster, the embedding, and the association graph
+    of the clients' clusters.
     """
 
-    run: tyro.conf.Positional[Path]
-    """The results folder, --out of the run."""
-    where: Annotated[tuple[str, ...], shown("that of fcjax choose")] = ()
-    """Which run of a grid: p=0.25 seed=3."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
-    out: Annotated[Path | None, shown("RUN/figures")] = None
-    """Folder of the figures."""
+    run: Folder
+    """Results folder of the run."""
+    where: Annotated[Conditions, shown("the run that fcjax choose names")] = ()
+    """The run, if the folder has several, for example p=0.25 seed=3."""
+    data_dir: DataDir = None
+    """Folder of the prepared TFDS data sets."""
+    out: Annotated[Path | None, shown("figures/ in the folder of the run")] = None
+    """Folder for the figures. Existing files are replaced."""
 
     def __call__(self) -> None:
+        """Draws the figures and prints their folder."""
         out = self.out or self.run / "figures"
-        results = gather([self.run], parsed(self.where), data_dir=self.data_dir)
+        results = gather([self.run], parse_where(self.where), data_dir=self.data_dir)
         print(f"figures of the run {results.draw(out).name}: {out}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Writes the network and the embeddings of a finished run for use without fcjax.
+    """Writes the network and the embeddings of a finished run for other programs.
 
-    network.safetensors   the weights by path; metadata: fcjax (version), config (JSON)
-    config.json           the same configuration, with the run's swept values
-    embeddings.npz        in the order of the data set: embedding [P, D], cluster [P],
-                          client [P] (-1: nobody's), label [P] if there are any; and
-                          centers [K, D], each cluster's mean embedding (NaN: empty)
-    assignments.csv       the same without the embedding: example (its file or row),
-                          client, cluster, distance to the cluster's center
+    Files in --out:
+      network.safetensors  the weights by path; metadata: fcjax (version), config (JSON)
+      config.json          the configuration with the settings of this run
+      embeddings.npz       embedding [P, D], cluster [P], client [P] (-1: no client) and
+                           label [P] in the order of the data set; centers [K, D], the
+                           mean embedding of each cluster (NaN: empty cluster)
+      assignments.csv      example (file or row), client, cluster, and distance to the
+                           center of the cluster
 
-    The extra split has no rows in it.
+    Examples of --extra-split are not exported.
     """
 
-    run: tyro.conf.Positional[Path]
-    """The results folder, --out of the run."""
-    where: Annotated[tuple[str, ...], shown("the only run")] = ()
-    """Which run of a grid: p=0.25 seed=3."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
-    out: Annotated[Path | None, shown("RUN/export")] = None
-    """Folder of network.safetensors, config.json, embeddings.npz and assignments.csv;
-    an earlier export in it is written over."""
+    run: Folder
+    """Results folder of the run."""
+    where: Annotated[Conditions, shown("the only run")] = ()
+    """The run, if the folder has several, for example p=0.25 seed=3."""
+    data_dir: DataDir = None
+    """Folder of the prepared TFDS data sets."""
+    out: Annotated[Path | None, shown("export/ in the folder of the run")] = None
+    """Folder for the four files. Existing files are replaced."""
 
     def __call__(self) -> None:
+        """Writes the files and prints their folder."""
         out = self.out or self.run / "export"
-        run = gather([self.run], parsed(self.where), data_dir=self.data_dir).run()
+        run = gather([self.run], parse_where(self.where), data_dir=self.data_dir).run()
         run.export(out)
         print(f"network and embeddings of the run {run.name}: {out}")
-        if run.scored.moved:
+        if num_reassigned := run.scored_examples.num_reassigned:
             print(
-                f"{run.scored.moved} examples are assigned otherwise than in the run: "
-                "the data has changed, or they lie between clusters on this device"
+                f"warning: {num_reassigned} examples have another cluster than at "
+                "the end of training, because the data has changed or because they lie "
+                "between two clusters and this device rounds differently"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class HowMany:
-    """Says for which number of clusters finished runs come out alike with every seed,
-    and have no parts that do, too.
+    """Suggests a number of clusters from finished runs, without labels.
 
-    It takes runs of several --clusters and at least two seeds each, that are alike in
-    all else. Runs that collapsed or diverged do not count.
+    The runs must differ in --clusters and --seed alone, with at least two seeds per
+    number of clusters. A number of clusters is stable if runs with different seeds
+    agree on the clusters but not on parts of the clusters. Runs that collapsed or
+    diverged are left out.
 
-    how_many.csv   a line a number of clusters
-    how_many.png   the same as curves, with their bands
+    Files in --out:
+      how_many.csv  one row per number of clusters
+      how_many.png  the same as curves with intervals
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Results folders, --out of the runs."""
-    where: Annotated[tuple[str, ...], shown("all runs")] = ()
-    """Only runs with these values: p=0.25."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
+    runs: Folders
+    """Results folders of finished runs."""
+    where: Annotated[Conditions, shown("all runs")] = ()
+    """Use only the runs with these values, for example p=0.25."""
+    data_dir: DataDir = None
+    """Folder of the prepared TFDS data sets."""
     out: Annotated[Path | None, shown("the first folder")] = None
-    """Folder of how_many.csv and how_many.png; written over."""
+    """Folder for how_many.csv and how_many.png. Existing files are replaced."""
 
     def __call__(self) -> None:
+        """Prints the suggested number and the table, and writes the files."""
         out = self.out or self.runs[0]
-        results = gather(self.runs, parsed(self.where), data_dir=self.data_dir)
+        results = gather(self.runs, parse_where(self.where), data_dir=self.data_dir)
         suggestion = results.how_many(out)
-        print(suggestion.reason)
+        print(how_many_sentence(suggestion))
+        print()
         tables.show(suggestion.table, ".3f")
+        print(
+            "Columns: between = mean agreement of two seeds on the clusters (adjusted "
+            "Rand index); within = their mean agreement on halves of the clusters; "
+            "trade_off = between minus within, the stability; pairs = pairs of runs."
+        )
         if suggestion.left_out:
             print(suggestion.left_out)
-        print(f"the same as curves: {out / 'how_many.png'}")
+        print()
+        print(f"table: {out / 'how_many.csv'}")
+        print(f"curves: {out / 'how_many.png'}")
+
+
+def how_many_sentence(suggestion: selection.Suggestion) -> str:
+    """Returns the suggested number of clusters and its stability, as a sentence."""
+    table = suggestion.table.sort_values("trade_off", ascending=False, kind="stable")
+    best, second = table.to_dict("records")[:2]
+    if suggestion.number is None:
+        if best["trade_off"] <= 0:
+            return (
+                "Suggested number of clusters: none. No number is stable; the largest "
+                f"stability is {best['trade_off']:.2f} ({best['clusters']} clusters)."
+            )
+        return (
+            f"Suggested number of clusters: none. {best['clusters']} (stability "
+            f"{best['trade_off']:.2f}) and {second['clusters']} "
+            f"({second['trade_off']:.2f}) are too close; more seeds may decide."
+        )
+    text = (
+        f"Suggested number of clusters: {best['clusters']} (the largest stability, "
+        f"{best['trade_off']:.2f}; next is {second['clusters']} with "
+        f"{second['trade_off']:.2f})."
+    )
+    tried = suggestion.table["clusters"]
+    for end, word in ((tried.min(), "smaller"), (tried.max(), "larger")):
+        if best["clusters"] == end:
+            text += f" Try {word} numbers, too: {end} is at the end of the range."
+    return text
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Writes report.html, which shows what a folder run found: its scores beside those
-    of the other runs, a sheet of examples for each cluster, and a map of them all.
+    """Writes an HTML report of a finished run.
 
-    report.html         opens in any browser, without a network and without JavaScript
-    assignments.csv   of the run that it shows: example, client, cluster, distance
-    embeddings.npz    of the same run, as `fcjax export` writes it
+    The report shows the scores of all runs in the folder, examples of each cluster, and
+    a map of the embedding. Any browser opens the report, also without a network.
+
+    Files in --out:
+      report.html      the report
+      assignments.csv  example, client, cluster and distance in the run that is shown
+      embeddings.npz   embeddings of this run, as `fcjax export` writes them
     """
 
-    run: tyro.conf.Positional[Path]
-    """The results folder, --out of the run."""
-    where: Annotated[tuple[str, ...], shown("that of fcjax choose")] = ()
-    """Which run of a grid: p=0.25 clusters=10 seed=3."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
-    out: Annotated[Path | None, shown("RUN")] = None
-    """Folder of report.html, assignments.csv and embeddings.npz; written over."""
+    run: Folder
+    """Results folder of the run."""
+    where: Annotated[Conditions, shown("the run that fcjax choose names")] = ()
+    """The run, if the folder has several, for example p=0.25 clusters=10 seed=3."""
+    data_dir: DataDir = None
+    """Folder of the prepared TFDS data sets."""
+    out: Annotated[Path | None, shown("the folder of the run")] = None
+    """Folder for the three files. Existing files are replaced."""
 
     def __call__(self) -> None:
+        """Writes the report and prints its path."""
         out = self.out or self.run
-        results = gather([self.run], parsed(self.where), data_dir=self.data_dir)
-        print(f"report of the run {results.report(out).name}: {out / 'report.html'}")
+        results = gather([self.run], parse_where(self.where), data_dir=self.data_dir)
+        name = results.report(out).name
+        print(f"report of the run {name}, for any browser: {out / 'report.html'}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Predict:
-    """Assigns the examples of a data set to the clusters of a finished run."""
+    """Assigns new examples to the clusters of a finished run."""
 
-    run: tyro.conf.Positional[Path]
-    """The results folder, --out of the run."""
+    run: Folder
+    """Results folder of the run."""
     dataset: str
-    """digits, a TFDS data set or a path, as for the experiments; labels are not used,
-    but the last column of a table is taken for one unless there is --no-labels."""
+    """The new examples: digits, a TFDS data set or a path. Labels are not used. The
+    last column of a table counts as labels, unless --no-labels is given."""
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
-    """H W or H W C of the images that rows of numbers in a file hold, row by row."""
+    """Height, width and, for colour, channels of images that are rows of a table."""
     resize: Annotated[int | None, shown("as in the run")] = None
-    """Resize images to so many pixels a side, bilinear, without cropping."""
+    """Height and width of resized images, in pixels (bilinear, without cropping)."""
     labels: bool = True
-    """Whether the last column of a table is the class."""
+    """Whether the last column of a table holds labels."""
     client_column: Annotated[str | None, shown("none")] = None
-    """Column of a table that says whose an example is, and is no feature."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
-    where: Annotated[tuple[str, ...], shown("the only run")] = ()
-    """Which run of a grid: p=0.25 seed=3."""
-    out: Annotated[Path | None, shown("RUN/predictions.csv")] = None
-    """The table to write: example, cluster, distance to the center of its own cluster
-    and of each other, in the embedding."""
+    """Column of a table that names the client of each example; not a feature."""
+    data_dir: DataDir = None
+    """Folder of the prepared TFDS data sets."""
+    where: Annotated[Conditions, shown("the only run")] = ()
+    """The run, if the folder has several, for example p=0.25 seed=3."""
+    out: Annotated[Path | None, shown("predictions.csv in the folder of the run")] = (
+        None
+    )
+    """The table to write. Its columns are the example, its cluster, and its distance in
+    the embedding to the center of this cluster and of each cluster."""
 
     def __call__(self) -> None:
-        run = gather([self.run], parsed(self.where)).run()
+        """Writes the table and prints its path."""
+        run = gather([self.run], parse_where(self.where)).run()
         source, model = run.folder.source(), run.model
         dataset = data.load(
             self.dataset,
@@ -321,79 +570,93 @@ class Predict:
             resize=source.resize if self.resize is None else self.resize,
             keep_index=source.keep_index,
         )
-        found = exported.predict(model, dataset.examples)
+        prediction = exported.predict(model, dataset.examples)
+        clusters, distances = prediction.clusters, prediction.distances
         names = example_names(self.dataset, len(dataset.examples))
-        own = found.distances[np.arange(len(names)), found.clusters]
+        distance = distances[np.arange(len(names)), clusters]
         table = pd.DataFrame(
-            {"example": names, "cluster": found.clusters, "distance": own}
+            {"example": names, "cluster": clusters, "distance": distance}
         )
-        table[[f"to_{k}" for k in range(len(model.centers))]] = found.distances
+        table[[f"to_{k}" for k in range(len(model.centers))]] = distances
         out = self.out or self.run / "predictions.csv"
         out.parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(
             out, index=False, float_format="%.6g", na_rep="nan", lineterminator="\n"
         )
-        print(f"{len(names)} examples by the run {run.name}: {out}")
+        print(f"clusters of {len(names)} examples by the run {run.name}: {out}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """Probes the embedding of a finished run on its labels."""
+    """Measures with labels how good the embedding of a finished run is.
 
-    run: tyro.conf.Positional[Path]
-    """The results folder, --out of the run."""
+    Classifiers are trained on the frozen embedding of a part of the examples and tested
+    on the other examples: k nearest neighbours, and a linear classifier from all labels
+    and from a share of the labels.
+    """
+
+    run: Folder
+    """Results folder of the run."""
     num_neighbors: tuple[int, ...] = (3, 5, 7, 9, 100, 1000, 7000)
-    """How many neighbours vote; more than there are training examples are left out."""
+    """Numbers of neighbours that vote. Numbers above the number of training examples
+    are left out."""
     label_fraction: tuple[float, ...] = (0.01, 0.1)
-    """Shares of the training labels that linear classifiers learn from, above 0 and at
-    most 1; of each class at least one label."""
+    """Shares of the training labels for the linear classifiers, above 0 and at most 1.
+    Each class keeps at least one label."""
     num_draws: int = 5
-    """How many times each share is drawn."""
-    where: Annotated[tuple[str, ...], shown("the only run")] = ()
-    """Which run of a grid: p=0.25 seed=3."""
-    data_dir: Annotated[Path | None, shown("TFDS's own")] = None
-    """Where TFDS data sets are prepared."""
+    """Number of random draws of each share of the labels, at least 1."""
+    where: Annotated[Conditions, shown("the only run")] = ()
+    """The run, if the folder has several, for example p=0.25 seed=3."""
+    data_dir: DataDir = None
+    """Folder of the prepared TFDS data sets."""
 
     def __call__(self) -> None:
-        run = gather([self.run], parsed(self.where), data_dir=self.data_dir).run()
-        found = run.probe(self.num_neighbors, self.label_fraction, self.num_draws)
-        num_trained = len(run.scored.clusters) - found.num_tested
-        print(f"{run.name}: {found.num_tested} examples by {num_trained}")
-        tables.show(found.neighbors, ".4f")
+        """Prints the tables of accuracies and scores."""
+        run = gather([self.run], parse_where(self.where), data_dir=self.data_dir).run()
+        result = run.probe(self.num_neighbors, self.label_fraction, self.num_draws)
+        num_trained = len(run.scored_examples.clusters) - result.num_tested
         print(
-            "linear classifiers of the frozen embedding; from a share of the labels "
-            f"the mean ± 95 % interval over {self.num_draws} draws"
+            f"Embedding of the run {run.name}: classifiers are trained on "
+            f"{num_trained} examples and tested on {result.num_tested}."
         )
-        tables.show(shown_linear(found.linear))
-        print("the run's clusters, and those of k-means on its embedding in one place")
-        tables.show(found.clusters, ".4f")
-        print("mean of the clients' own scores, each with a match of its own")
-        tables.show(found.clients, ".4f")
+        print("\nAccuracy of k nearest neighbours:")
+        tables.show(result.neighbors, ".4f")
+        print(
+            "\nAccuracy of linear classifiers (from a share of the labels: mean ± 95% "
+            f"interval over {self.num_draws} draws):"
+        )
+        tables.show(format_linear(result.linear))
+        print("\nScores of the run's clusters, and of k-means on the pooled embedding:")
+        tables.show(result.clusters, ".4f")
+        print("\nMean of the clients' scores, with a match of clusters per client:")
+        tables.show(result.clients, ".4f")
 
 
 @dataclasses.dataclass(frozen=True)
 class Collect:
-    """Merges shards of one grid; refuses those of different configurations."""
+    """Merges the shards of one grid (--shard) into one results folder.
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Results folders, or folders that hold shards of a grid."""
-    out: Annotated[
-        Path | None, shown("where the shards are, if that is one folder")
-    ] = None
+    Shards with different configurations are an error.
+    """
+
+    folders: Folders
+    """Results folders of the shards, or folders that contain them."""
+    out: Annotated[Path | None, shown("the folder that contains the shards")] = None
     """The merged results folder."""
     plot: bool = True
-    """Draw learning curves and scores against what varies."""
+    """Draw learning curves and scores against the settings that vary."""
 
     def __call__(self) -> None:
+        """Merges the shards and prints the summary table."""
         if not self.folders:
-            raise ValueError("which folders? see --help")
+            raise ValueError("at least one results folder is required; see --help")
         folders = shards.find(self.folders)
         parents = {
             folder.parent for folder in folders if folder.name.startswith("shard-")
         }
         if self.out is None and len(parents) != 1:
             raise ValueError(
-                "--out is required where the folders are no shards of one grid"
+                "--out is required, because the folders are not the shards of one grid"
             )
         out = self.out or parents.pop()
         results = shards.merge(folders, out)
@@ -406,7 +669,7 @@ class Collect:
             drawing.grid_figures(
                 out / "figures", results.rows, results.rounds, by=results.settings
             )
-        print(f"{len(results.rows)} runs in {out}")
+        print(f"merged results of {len(results.rows)} runs: {out}")
 
 
 TOOLS = {
@@ -421,4 +684,4 @@ TOOLS = {
     "compare": Compare,
     "collect": Collect,
 }
-"""By command."""
+"""The tools for finished runs, by command name."""

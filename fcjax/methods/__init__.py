@@ -1,4 +1,4 @@
-"""Federated clustering methods as dataclasses: settings in, clusters out.
+"""Federated clustering methods. Each method is a dataclass of its settings.
 
 from fcjax.methods import CCFC
 
@@ -79,10 +79,12 @@ __all__ = [
 
 
 class Script(NamedTuple):
-    """The methods of one command, `fcjax NAME`, and those that it runs by default."""
+    """The methods of one command, `fcjax NAME`."""
 
     methods: tuple[type[Method], ...]
+    """All methods of the command, for --methods."""
     default: tuple[type[Method], ...]
+    """The methods that run without --methods."""
 
 
 SCRIPTS = {
@@ -105,10 +107,10 @@ SCRIPTS = {
         (KMeans, FuzzyCMeans, KFed, FFCM),
     ),
 }
-"""By command."""
+"""The methods of each command, by its name."""
 
 
 def script_with(method: type[Method]) -> Script:
-    """Returns the command that a method belongs to; one of its own for others."""
-    found = [x for x in SCRIPTS.values() if method in x.methods]
-    return found[0] if found else Script((method,), (method,))
+    """Returns the command that runs a method; a new command for a method of a user."""
+    scripts = [x for x in SCRIPTS.values() if method in x.methods]
+    return scripts[0] if scripts else Script((method,), (method,))

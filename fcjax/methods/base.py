@@ -1,8 +1,8 @@
-"""What all methods share: settings with limits, presets, and defaults by the data.
+"""The base class of all methods, and the description of a clustering problem.
 
-A method is a frozen dataclass. A field is at once the Python argument, the command-line
-flag, the key in config.json, the column in results.csv and the setting of the
-algorithm.
+A method is a frozen dataclass. Each field is a setting of the algorithm. The same name
+is used for the Python argument, the command-line flag, the key in config.json and the
+column in results.csv.
 """
 
 import dataclasses
@@ -26,74 +26,85 @@ from fcjax.types import FederatedClustering
 
 Preset = Literal["smoke", "default", "paper"]
 Scope = Literal["global", "client-pooled", "client-mean"]
-"""How clusters are scored: one match for all examples, or one match per client, where
-clients count by their examples, or all alike."""
+"""How clusters are matched to classes for the scores: once for all examples ("global"),
+or once per client. The scores of the clients are averaged with their numbers of
+examples as weights ("client-pooled") or without weights ("client-mean")."""
 
 
 class Problem(NamedTuple):
-    """The clustering problem that a method is built for; defaults follow from it."""
+    """The clustering problem that a method is built for.
+
+    Defaults that are chosen from the data depend on these values.
+    """
 
     data: str
     """Name of the data set, without folders and file ending."""
     dataset: Dataset
+    """The examples, and their labels if there are any."""
     num_clients: int
+    """M, the number of clients."""
     num_clusters: int
-    """K. Clients that cluster on their own look for at most so many."""
+    """K, the number of clusters. If clients cluster on their own: the largest number of
+    clusters of a client."""
     examples_per_client: float
-    """Of a client of middle size, at least 1."""
+    """Number of examples of a typical client, at least 1."""
     examples_per_cluster: int
-    """Of one cluster of a client, in the middle."""
+    """Number of examples of a typical cluster of one client."""
     has_extra: bool = False
     """Whether clients also train on examples that are not scored."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of an example."""
+        """The shape of one example."""
         return self.dataset.examples.shape[1:]
 
 
 class Shared(NamedTuple):
-    """Leading stages that a method has in common with others."""
+    """First stages that several methods have in common, for the stage cache."""
 
     name: str
-    """Of what the stages train: "fedu", "gans"."""
+    """Name of the trained networks, for example "fedu" or "gan"."""
     num_stages: int
+    """Number of the common stages."""
     settings: Mapping[str, Any]
     """All settings that the stages and their metrics depend on, by name."""
 
 
 class MethodSpec(NamedTuple):
-    """A method with all its settings resolved for one problem."""
+    """A method for one problem, with a value for each setting."""
 
     name: str
+    """Name of the method and its variant, as in results.csv."""
     settings: Mapping[str, Any]
-    """By name. A tuple is swept: floats are traced, whole numbers change shapes and
-    have a program each."""
+    """Settings by name. A tuple has one value per run of the grid: JAX traces floats,
+    and compiles one program per whole number, because whole numbers change shapes."""
     build: Callable[[Mapping[str, Any]], FederatedClustering]
-    """(settings of one run) -> the algorithm."""
+    """Function from the settings of one run to the algorithm."""
     scope: Scope
+    """How clusters are matched to classes for the scores."""
     paper: Mapping[float, Mapping[str, float]] = {}
-    """The paper's scores on the whole data set, by p."""
+    """Scores of the paper on the whole data set, by p and by name of the score."""
     working_bytes: int = 0
-    """Memory of a round of one run beside its state, as for a copy of the data."""
+    """Memory of one round of one run in addition to its state, in bytes."""
     evaluate_every: int = 1
-    """Rounds between two evaluations, unless the user chooses."""
+    """Default number of rounds between two evaluations."""
     sees_all: bool = False
     """Whether the server reads examples of all clients."""
     shared: Shared | None = None
-    """Leading stages that the stage cache may keep."""
+    """First stages that the stage cache may store; None if there are none."""
     start: str = ""
-    """The stage whose final metrics are also reported, as `initial_NAME`."""
+    """Name of a stage whose final metrics are also reported as `initial_NAME`."""
     reported: tuple[str, ...] = ()
     """Metrics whose last value is a column of results.csv."""
 
 
 @frozen
 class Method(ClusterMixin, BaseEstimator):
-    """Settings of a federated clustering method.
+    """Base class of all federated clustering methods: a dataclass of settings.
 
-    A field that accepts several values spans a grid: `CCFC(model_weight=[0, 1e-3])`.
-    `fit` and `fit_predict` take one value of each.
+    Several values of a setting span a grid of runs, for example
+    `CCFC(model_weight=[0, 1e-3])`. `fit` and `fit_predict` accept one value per
+    setting.
 
     Examples:
         >>> from fcjax.methods import KMeans
@@ -103,21 +114,21 @@ class Method(ClusterMixin, BaseEstimator):
     """
 
     preset: Preset = "default"
-    """smoke: a minute; default: chosen from the data; paper: the paper's settings.
-    Settings that are given win over all of them."""
+    """Default values of the other settings. "default" chooses them from the data,
+    "paper" uses those of the paper, and "smoke" runs a test of about a minute."""
 
     name: ClassVar[str]
-    """As in results.csv and on the command line."""
+    """Name in results.csv and on the command line."""
     partition_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Defaults of the partition that differ from the common ones, by field."""
+    """Defaults of fields of `Split` that differ from the defaults of `Split`."""
     runs_alone: ClassVar[bool] = False
-    """Whether a CPU runs one run after another, because some end early."""
+    """Whether a CPU trains one run at a time, because some runs end early."""
     is_central: ClassVar[bool] = False
-    """Whether the method has all data in one place, however it is partitioned."""
+    """Whether the method pools the examples of all clients."""
 
     def fit(
         self,
-        X: Any,
+        X: Any,  # noqa: N803
         y: None = None,
         *,
         clients: Any = None,
@@ -126,42 +137,62 @@ class Method(ClusterMixin, BaseEstimator):
         seed: int = 0,
         progress: bool = False,
     ) -> Any:
-        """Clusters examples that clients hold.
+        """Clusters examples that are distributed over clients.
 
         Args:
             X: examples [P, F] or images [P, H, W, C] from NumPy, JAX or pandas, a
-                `Dataset`, or the name or path of one; see `fcjax.run`.
-            y: not used; scikit-learn's pipelines pass it.
-            clients: the client of every example, [P] ids of any kind, or a `Partition`.
-                None partitions by `split`.
-            num_clusters: K; None takes the number of classes of a labelled data set.
-            split: an `fcjax.Split`; by default ten clients, at random.
-            seed: of training, and of the partition if there is one.
-            progress: show a progress bar.
+                `Dataset`, or the name or path of one, as for `fcjax.run`.
+            y: ignored; scikit-learn's pipelines pass this argument.
+            clients: the client of each example, [P] ids of any type, or a `Partition`.
+                None partitions the examples by `split`.
+            num_clusters: K, at least 2; None takes the number of classes of a data set
+                with labels.
+            split: an `fcjax.Split`; by default a random partition over ten clients.
+            seed: seed of training, and of the partition by `split`.
+            progress: whether to show a progress bar.
 
         Returns:
             The fitted run, an `fcjax.Run`: `labels_`, `embedding_`, `predict(X)`,
             `transform(X)`, `scores(y)`, `history`, `save(path)`.
 
         Raises:
-            ValueError: an argument or a setting is wrong; one line that names it.
+            ValueError: an argument or a setting is wrong; the message names the
+                argument.
         """
         import fcjax
 
         options = {"clients": clients, "num_clusters": num_clusters, "split": split}
         return fcjax.fit(self, X, seed=seed, progress=progress, **options)
 
-    def fit_predict(self, X: Any, y: None = None, **options: Any) -> np.ndarray:
-        """Returns the cluster of every example, int [P]; -1 where an example has none.
+    def fit_predict(
+        self,
+        X: Any,  # noqa: N803
+        y: None = None,
+        **options: Any,
+    ) -> np.ndarray:
+        """Clusters examples and returns the cluster of each example.
 
         Args:
-            X, y, options: see `fit`.
+            X: examples [P, F], images [P, H, W, C], a `Dataset`, or its name or path.
+            y: ignored; scikit-learn's pipelines pass this argument.
+            **options: further arguments of `fit`, such as `clients`, `num_clusters` and
+                `seed`.
+
+        Returns:
+            Clusters, int [P]; -1 for an example without a client.
         """
         return self.fit(X, y, **options).labels_
 
     def resolve(self, problem: Problem) -> MethodSpec:
-        """Returns the method with its settings resolved: each as it was given, else by
-        the preset and the data.
+        """Chooses a value for each setting and returns the method for this problem.
+
+        A value that the user gave takes precedence over the preset and the data.
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            The method with all its settings.
 
         Raises:
             ValueError: a setting is out of range, or does not fit the data.
@@ -170,11 +201,14 @@ class Method(ClusterMixin, BaseEstimator):
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
-        """Returns the algorithm as pure functions.
+        """Builds the algorithm from the settings of one run.
 
         Args:
-            settings: one value per setting, by name; floats may be traced.
+            settings: an object with one attribute per setting; floats may be traced.
             problem: the data and the clients.
+
+        Returns:
+            The algorithm as pure functions.
         """
         raise NotImplementedError
 
@@ -185,11 +219,15 @@ class Method(ClusterMixin, BaseEstimator):
         return lambda values: self.algorithm(SimpleNamespace(**values), problem)
 
     def plain(self, **values: Any) -> SimpleNamespace:
-        """Returns one value per setting, by name: the value that was given, else the
-        default of the field, whatever the data.
+        """Returns one value per setting, without looking at data.
+
+        Settings that were not given have the default of their field.
 
         Args:
-            **values: replace those of settings, by name; traced scalars are allowed.
+            **values: values that replace settings, by name; traced scalars are allowed.
+
+        Returns:
+            An object with one attribute per setting.
 
         Raises:
             ValueError: a setting is out of range, or has several values.
@@ -200,68 +238,82 @@ class Method(ClusterMixin, BaseEstimator):
             >>> settings.model_weight, settings.latent_size
             (0.1, 256)
         """
-        # A setting without a default of its own is None.
-        settings = dict.fromkeys(fields_of(type(self))) | one_of_each(self.settings())
+        # Settings that have no value in `settings()` are None.
+        settings = dict.fromkeys(fields_of(type(self))) | single_values(self.settings())
         return SimpleNamespace(**settings | values)
 
-    def called(self) -> str:
-        """Returns the method's name with its variant."""
+    def full_name(self) -> str:
+        """Returns the name of the method and its variant, as in results.csv."""
         return self.name
 
     def adapt(self, split: Split, *, labelled: bool) -> Split:
-        """Returns the split with the method's own defaults where it leaves them open.
+        """Fills the fields of a split that were not given with the method's defaults.
 
         Args:
-            split: as it was given.
+            split: the split of the user.
             labelled: whether the data has labels to partition by.
+
+        Returns:
+            The split with the method's defaults.
         """
         del labelled
-        values = {name: getattr(split, name) for name in self.partition_defaults}
-        is_open = {k for k, x in values.items() if isinstance(x, Default) or x == ()}
-        own = {k: x for k, x in self.partition_defaults.items() if k in is_open}
-        return dataclasses.replace(
-            split, **{k: x if x == () else default(x) for k, x in own.items()}
-        )
+        defaults = {
+            name: x if x == () else default(x)
+            for name, x in self.partition_defaults.items()
+            if isinstance(getattr(split, name), Default) or getattr(split, name) == ()
+        }
+        return dataclasses.replace(split, **defaults)
 
     def build(self, problem: Problem) -> FederatedClustering:
-        """Returns the algorithm as pure functions.
+        """Chooses a value for each setting and builds the algorithm.
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            The algorithm as pure functions.
 
         Raises:
             ValueError: a setting has several values, is out of range, or does not fit
                 the data.
         """
         spec = self.resolve(problem)
-        return spec.build(one_of_each(spec.settings))
+        return spec.build(single_values(spec.settings))
 
     def settings(
         self, *changes: Mapping[str, Any], names: Collection[str] | None = None
     ) -> dict[str, Any]:
-        """Returns settings by name: each as it was given, else as the last of `changes`
-        has it that does, else its default. A setting that may be swept is a tuple.
+        """Returns the values of the settings by name.
+
+        A value that the user gave comes first, then the last value in `changes`, then
+        the default of the field. A setting that may have several values is a tuple.
 
         Args:
-            changes: by name, the values that presets and the data choose.
-            names: the settings to return; None are all.
+            *changes: values that presets and the data choose, by name of the setting.
+            names: the settings to return; None returns all settings.
+
+        Returns:
+            Values by name.
 
         Raises:
-            ValueError: a number is negative, infinite, out of its limits, or zero where
-                it counts something.
+            ValueError: a number is infinite or out of its limits.
         """
-        own = fields_of(type(self))
+        fields = fields_of(type(self))
         return settings_of(
-            self, *changes, names=[x for x in own if names is None or x in names]
+            self, *changes, names=[x for x in fields if names is None or x in names]
         )
 
 
 def one_client(split: Split) -> Split:
-    """Returns a split with one client that has all data."""
+    """Returns a split with a single client that has all examples."""
     rules = {name: () for name in RULES} | {"p": (0.0,)}
     return dataclasses.replace(split, clients=default(1), **rules)
 
 
-def partitioned_once(split: Split) -> Split:
-    """Returns the split for a method that sees all data, however it is partitioned:
-    unless clients fail, it runs at the first heterogeneity alone.
+def first_partition(split: Split) -> Split:
+    """Returns a split with the first value of its rule alone, for central methods.
+
+    The partition does not change the result of a central method, unless clients fail.
     """
     if any(as_tuple(split.failure_rate)):
         return split
@@ -270,15 +322,16 @@ def partitioned_once(split: Split) -> Split:
 
 
 def fields_of(cls: type[Method]) -> list[str]:
-    """Returns the names of a method's settings: its fields without `preset`."""
+    """Returns the names of a method's settings: all its fields but `preset`."""
     return [x.name for x in dataclasses.fields(cls) if x.name != "preset"]
 
 
-def one_of_each(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings without their tuples; raises ValueError where one has several
-    values.
+def single_values(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings of one value each, without their tuples.
+
+    Raises ValueError for a setting with several values.
     """
     for name, value in settings.items():
         if isinstance(value, tuple) and len(value) > 1:
-            raise ValueError(f"{name} takes one value to build a method")
+            raise ValueError(f"{name} takes one value to build a method, got {value}")
     return {k: v[0] if isinstance(v, tuple) else v for k, v in settings.items()}

@@ -1,7 +1,7 @@
-"""k-means and fuzzy c-means, central and federated: the baselines of deep methods.
+"""Baselines without a network: k-means and fuzzy c-means, central and federated.
 
-Settings and defaults. The algorithms are `fcjax.algorithms.central`,
-`fcjax.algorithms.kfed` and `fcjax.algorithms.baselines`.
+This module has the settings and the defaults. The algorithms are in
+`fcjax.algorithms.central`, `fcjax.algorithms.kfed` and `fcjax.algorithms.baselines`.
 """
 
 from collections.abc import Mapping
@@ -11,63 +11,79 @@ from fcjax.algorithms.baselines import exact_cmeans, ffcm
 from fcjax.algorithms.central import by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.kfed import LocalStart, kfed
 from fcjax.data.split import Split
-from fcjax.methods import printed_ccfc
-from fcjax.methods.base import Method, MethodSpec, Problem, partitioned_once
+from fcjax.methods import paper_scores_ccfc
+from fcjax.methods.base import Method, MethodSpec, Problem, first_partition
 from fcjax.settings import Limits, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
 
 SMOKE = {"num_init": 1, "num_rounds": 3}
+NumInit = Annotated[Sweep[int], shown("10; fcm: 1")]
+NumRounds = Annotated[Sweep[int], shown("100; ffcm and ffcm-mean: 20")]
 
 
 @frozen
-class Plain(Method):
-    """Clustering of the examples as they are, without a network.
+class Baseline(Method):
+    """The methods cluster the raw examples.
 
-    km, fcm: all data in one place. k-fed: one round of k-means at the clients and of
-    their centroids at the server. ffcm, ffcm-mean: rounds of fuzzy c-means at the
-    clients; the server clusters their centroids, or averages those of one number.
-    exact-km, exact-fcm: a round is one iteration of the central method, of which the
-    clients send sums. km and fcm see all data however it is dealt: unless clients fail,
-    they run at the first --p alone.
+    Methods for --methods:
+      km         k-means of all examples in one place
+      fcm        fuzzy c-means of all examples in one place
+      k-fed      one round: k-means on each client, then k-means of the clients'
+                 centroids on the server
+      ffcm       rounds of fuzzy c-means on the clients; the server clusters their
+                 centroids
+      ffcm-mean  ffcm, but the server averages the centroids with the same index
+      exact-km   each round is one iteration of k-means on all examples; clients upload
+                 sums and counts
+      exact-fcm  each round is one iteration of fuzzy c-means on all examples; clients
+                 upload sums
+
+    The partition does not change the result of km and fcm. They run for the first value
+    of --p alone, unless clients fail.
     """
 
-    own: ClassVar[Mapping[str, Any]] = {}
-    """Defaults of the method that differ from the fields'."""
-    printed: ClassVar[str] = ""
-    """The method's name in the tables of the CCFC paper."""
+    overrides: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of this method that differ from the defaults of the fields."""
+    paper_name: ClassVar[str] = ""
+    """Name of the method in the tables of the CCFC paper."""
     sees_all: ClassVar[bool] = False
+    """Whether the server reads examples of all clients."""
 
     unit_length: bool = True
-    """Scale every example to L2 norm 1, as the papers' figures imply."""
+    """Scale each example to L2 norm 1, as the scores in the papers imply."""
 
     def resolve(self, problem: Problem) -> MethodSpec:
+        """Chooses a value for each setting and returns the method for this problem."""
         smoke = SMOKE if self.preset == "smoke" else {}
         num_clusters = problem.num_clusters
-        settings = self.settings({"local_clusters": num_clusters}, self.own, smoke)
+        settings = self.settings(
+            {"local_clusters": num_clusters}, self.overrides, smoke
+        )
         for value in settings.get("local_clusters", ()):
             if value > num_clusters:
                 raise ValueError(
                     f"`local_clusters` must be at most `clusters` {num_clusters}, got "
                     f"{value}"
                 )
-        scores = printed_ccfc.scores_of(problem.data, self.printed)
+        scores = paper_scores_ccfc.scores_of(problem.data, self.paper_name)
         return MethodSpec(
             name=self.name,
             settings=settings,
             build=self.builder(problem),
             scope="global",
-            paper=scores if self.printed else {},
+            paper=scores if self.paper_name else {},
             working_bytes=4 * problem.dataset.examples.size,  # as float32
             sees_all=self.sees_all,
         )
 
     def adapt(self, split: Split, *, labelled: bool) -> Split:
+        """Fills the fields of a split that were not given with defaults."""
         split = super().adapt(split, labelled=labelled)
-        return partitioned_once(split) if self.is_central else split
+        return first_partition(split) if self.is_central else split
 
 
 @frozen
-class KMeans(Plain):
+class KMeans(Baseline):
     """k-means of all examples in one place.
 
     Examples:
@@ -79,19 +95,20 @@ class KMeans(Plain):
     """
 
     name: ClassVar[str] = "km"
-    printed = "KM"
+    paper_name = "KM"
     is_central = sees_all = True
 
-    num_init: Sweep[int] = default(10)
-    """Seedings of a central method, the best by its objective counts; fcm 1."""
+    num_init: NumInit = default(10)
+    """Number of random starts; the result with the best objective is kept."""
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         return central(by_kmeans(settings, num_clusters=problem.num_clusters))
 
 
 @frozen
-class FuzzyCMeans(Plain):
+class FuzzyCMeans(Baseline):
     """Fuzzy c-means of all examples in one place.
 
     Examples:
@@ -100,24 +117,24 @@ class FuzzyCMeans(Plain):
     """
 
     name: ClassVar[str] = "fcm"
-    own: ClassVar[Mapping[str, Any]] = {"num_init": 1}
-    printed = "FCM"
+    overrides: ClassVar[Mapping[str, Any]] = {"num_init": 1}
+    paper_name = "FCM"
     is_central = sees_all = True
 
-    num_init: Sweep[int] = default(10)
-    """Seedings of a central method, the best by its objective counts; fcm 1."""
+    num_init: NumInit = default(10)
+    """Number of random starts; the result with the best objective is kept."""
     fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
-    """m of fuzzy c-means."""
+    """Fuzzifier m of fuzzy c-means, above 1. Near 1, memberships are almost hard."""
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         return central(by_fuzzy_cmeans(settings, num_clusters=problem.num_clusters))
 
 
 @frozen
-class KFed(Plain):
-    """k-FED: one round of k-means at the clients, then of their centroids at the
-    server.
+class KFed(Baseline):
+    """k-FED: k-means on each client, then k-means of their centroids on the server.
 
     Examples:
         >>> KFed(preset="smoke").name
@@ -125,24 +142,26 @@ class KFed(Plain):
     """
 
     name: ClassVar[str] = "k-fed"
-    printed = "k-FED"
+    paper_name = "k-FED"
 
-    local_clusters: Annotated[Sweep[int], shown("as many as --clusters")] = ()
-    """How many clusters each client finds (k')."""
+    local_clusters: Annotated[Sweep[int], shown("the value of --clusters")] = ()
+    """Number of clusters that each client finds (k'), from 1 to --clusters."""
     local_start: LocalStart = "projected"
-    """How a client starts: the paper's projection, or ten k-means++ starts."""
+    """First centroids of a client: `projected` is the projection of the paper,
+    `kmeans++` takes the best of ten k-means++ starts."""
     inherit: bool = True
-    """Clusters of clients are assigned whole; else each example by itself."""
+    """Give all examples of a client's cluster the same global cluster, as in the paper.
+    Otherwise each example gets the nearest centroid of the server."""
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         return kfed(settings, num_clusters=problem.num_clusters)
 
 
 @frozen
-class FFCM(Plain):
-    """FFCM: rounds of fuzzy c-means at the clients, whose centroids the server
-    clusters.
+class FFCM(Baseline):
+    """FFCM: fuzzy c-means on the clients; the server clusters their centroids.
 
     Examples:
         >>> FFCM(preset="smoke").name
@@ -150,24 +169,25 @@ class FFCM(Plain):
     """
 
     name: ClassVar[str] = "ffcm"
-    own: ClassVar[Mapping[str, Any]] = {"num_rounds": 20}
-    printed = "FFCM"
+    overrides: ClassVar[Mapping[str, Any]] = {"num_rounds": 20}
+    paper_name = "FFCM"
 
-    num_rounds: Sweep[int] = default(100)
-    """Most rounds of communication; 20 by default."""
+    num_rounds: NumRounds = default(100)
+    """Largest number of communication rounds. A run ends early after convergence."""
     local_iters: Sweep[int] = default(30)
-    """Most iterations of a client in a round."""
+    """Largest number of fuzzy c-means iterations of a client in a round."""
     fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
-    """m of fuzzy c-means."""
+    """Fuzzifier m of fuzzy c-means, above 1. Near 1, memberships are almost hard."""
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         return ffcm(settings, num_clusters=problem.num_clusters)
 
 
 @frozen
 class FFCMMean(FFCM):
-    """FFCM whose server averages the clients' centroids of one number.
+    """FFCM with a server that averages the clients' centroids of the same index.
 
     Examples:
         >>> FFCMMean(preset="smoke").name
@@ -175,18 +195,21 @@ class FFCMMean(FFCM):
     """
 
     name: ClassVar[str] = "ffcm-mean"
-    printed = ""
+    paper_name = ""
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         number = problem.num_clusters
         return ffcm(settings, num_clusters=number, aggregation="mean")
 
 
 @frozen
-class ExactKMeans(Plain):
-    """Lloyd's algorithm over clients: every round is one iteration of k-means of all
-    examples, of which the clients send sums and counts.
+class ExactKMeans(Baseline):
+    """Federated k-means with the result of k-means on all examples.
+
+    Each round is one iteration of Lloyd's algorithm. Clients upload the sum and the
+    number of their examples per cluster.
 
     Examples:
         >>> ExactKMeans(preset="smoke").name
@@ -195,18 +218,21 @@ class ExactKMeans(Plain):
 
     name: ClassVar[str] = "exact-km"
 
-    num_rounds: Sweep[int] = default(100)
-    """Most rounds of communication."""
+    num_rounds: NumRounds = default(100)
+    """Largest number of communication rounds. A run ends early after convergence."""
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         return exact_cmeans(settings, num_clusters=problem.num_clusters)
 
 
 @frozen
 class ExactFuzzyCMeans(ExactKMeans):
-    """Fuzzy c-means over clients: every round is one iteration of it on all examples,
-    of which the clients send sums.
+    """Federated fuzzy c-means with the result of fuzzy c-means on all examples.
+
+    Each round is one iteration of fuzzy c-means. Clients upload weighted sums of their
+    examples per cluster.
 
     Examples:
         >>> ExactFuzzyCMeans(preset="smoke").name
@@ -216,9 +242,10 @@ class ExactFuzzyCMeans(ExactKMeans):
     name: ClassVar[str] = "exact-fcm"
 
     fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
-    """m of fuzzy c-means."""
+    """Fuzzifier m of fuzzy c-means, above 1. Near 1, memberships are almost hard."""
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         number, fuzzifier = problem.num_clusters, settings.fuzzifier
         return exact_cmeans(settings, num_clusters=number, fuzzifier=fuzzifier)

@@ -1,7 +1,7 @@
 """CCFC: cluster-contrastive federated clustering (https://arxiv.org/abs/2401.06634).
 
-Settings, defaults by the data, networks and views. The algorithm is
-`fcjax.algorithms.ccfc`.
+This module has the settings, the defaults, the networks and the augmentations. The
+algorithm is in `fcjax.algorithms.ccfc`.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from fcjax.data.augment import (
     vector_view,
 )
 from fcjax.federated.kmeans import UNLIKE
-from fcjax.methods import printed_ccfc
+from fcjax.methods import paper_scores_ccfc
 from fcjax.methods.base import Method, MethodSpec, Problem, fields_of
 from fcjax.methods.encoders import (
     Kind,
@@ -37,23 +37,28 @@ from fcjax.types import FederatedClustering, Network
 Backbone = Annotated[
     Kind | Literal["conv-small"] | None,
     shown(
-        "conv-small; --preset paper conv, colour resnet18; colour above 64 pixels "
-        "resnet18-imagenet; vectors mlp"
+        "by the data: conv-small for images up to 64 pixels, resnet18-imagenet above, "
+        "mlp for feature vectors; --preset paper: conv for grey images, resnet18 for "
+        "colour images"
     ),
 ]
-"""A flag. conv has three convolutions of 64 to 256 features, conv-small begins with 32
-and has two, more above 32 pixels; else as `encoders.Backbone`."""
+"""Type of the setting `backbone`. `conv` has three convolutions of 64, 128 and 256
+features. `conv-small` has convolutions of 32 and 64 features, and more convolutions
+above 32 pixels. `encoders.Backbone` describes the other encoders."""
 View = Literal["affine", "crop"]
-"""How a grey image is varied: by an affine map, or as in the authors' code."""
+"""The augmentation of grey images: an affine map, or a crop as in the authors' code."""
 
 
 @frozen
 class CCFC(Method):
-    """CCFC: SimSiam and cluster contrast under federated averaging.
+    """CCFC trains an encoder by federated averaging and clusters its embeddings.
 
-    Settings that take several values span a grid. Whole numbers (clients, batch size)
-    have a program each, all else is one program. What is said of images is of grey
-    ones, and of colour ones of up to 64 pixels.
+    The first stage trains SimSiam. The second stage, cluster contrast, pulls the
+    examples of a cluster together. Several values of a setting span a grid of runs. JAX
+    compiles one program per value of a whole number, such as the batch size.
+
+    In the help of the settings, "images" are grey images of any size and colour images
+    of at most 64 pixels per side.
 
     Examples:
         >>> import numpy as np
@@ -66,65 +71,96 @@ class CCFC(Method):
 
     name: ClassVar[str] = "ccfc"
 
-    pretrain_rounds: Sweep[int] = default(100)
-    """Rounds of SimSiam that come first; of images by how many there are."""
-    cluster_rounds: Sweep[int] = default(30)
-    """Rounds of cluster contrast; 10 of images, 0 with small batches."""
-    local_epochs: Sweep[int] = default(1)
-    """Epochs that a client trains in a round; more of few rows and large images."""
-    batch_size: Sweep[int] = default(128)
-    """Examples in a local step; fewer of few examples, at most 50 of images."""
+    pretrain_rounds: Annotated[
+        Sweep[int],
+        shown("100; images: 1000 steps, at least 20 rounds; --preset paper: 100"),
+    ] = default(100)
+    """Number of rounds of the first stage, SimSiam. 0 skips this stage."""
+    cluster_rounds: Annotated[
+        Sweep[int],
+        shown("30; images: 10, or 0 if batches are small; --preset paper: 30"),
+    ] = default(30)
+    """Number of rounds of the second stage, cluster contrast. 0 skips this stage."""
+    local_epochs: Annotated[
+        Sweep[int], shown("1; more for vectors and large images on small clients")
+    ] = default(1)
+    """Epochs that a client trains in each round."""
+    batch_size: Annotated[
+        Sweep[int],
+        shown(
+            "a quarter of a client's examples, from 16 to 128; images: at most 50 or "
+            "the number of clusters; --preset paper: 128"
+        ),
+    ] = default(128)
+    """Number of examples in each local step."""
     backbone: Backbone = None
-    """The encoder."""
-    view: Annotated[View | None, shown("affine; --preset paper crop")] = None
-    """How a grey image is varied: `affine` in size, place, slant and thickness, `crop`
-    as in the authors' code."""
-    latent_size: Sweep[int] = default(256)
-    """Size of the embedding."""
-    learning_rate: Sweep[float] = default(1e-3)
-    """Of the clients' Adam; 0.005 of images."""
+    """The encoder network."""
+    view: Annotated[View | None, shown("affine; --preset paper: crop")] = None
+    """Augmentation of grey images. `affine` changes size, position, slant and
+    thickness; `crop` is the augmentation of the authors' code."""
+    latent_size: Annotated[
+        Sweep[int], shown("256; fashion_mnist: 64, as in the paper")
+    ] = default(256)
+    """Number of dimensions of the embedding."""
+    learning_rate: Annotated[
+        Sweep[float], shown("0.001; images: 0.005; --preset paper: 0.001")
+    ] = default(1e-3)
+    """Learning rate of the clients' Adam optimizer."""
     schedule: Annotated[
-        Literal["constant", "cosine"] | None, shown("constant; images cosine")
+        Literal["constant", "cosine"] | None,
+        shown("constant; images: cosine; --preset paper: constant"),
     ] = None
-    """Of the learning rate over the rounds of cluster contrast: cosine falls to 0."""
-    model_weight: Sweep[float] = default(1e-3)
-    """Weight (lambda) of the model-contrastive term; the paper's for its data sets."""
-    decorrelation_weight: Sweep[float] = default(0.0)
-    """Weight (eta) of CCFC++'s term against collapse into few directions, as far as it
-    is known; 0.1, up to 1 with many clusters; 0 with --preset paper."""
+    """Learning rate over the rounds of cluster contrast: `constant`, or `cosine`, which
+    falls to 0."""
+    model_weight: Annotated[
+        Sweep[float],
+        shown("0.001; as in the paper: fashion_mnist 1, cifar10 and stl10 0.1"),
+    ] = default(1e-3)
+    """Weight (lambda) of the model-contrastive loss, at least 0."""
+    decorrelation_weight: Annotated[
+        Sweep[float],
+        shown("0.1 up to 10 clusters, then rising to 1; --preset paper: 0"),
+    ] = default(0.0)
+    """Weight (eta) of the decorrelation loss of CCFC++, at least 0. This loss prevents
+    embeddings that vary in few directions only."""
     sample_contrastive: bool = False
-    """SCFC: contrast examples, not clusters, in the second stage too."""
+    """Contrast examples instead of clusters in the second stage, too (SCFC)."""
     standalone: bool = False
-    """Clients train alone: nothing is uploaded or downloaded."""
-    own_init: Annotated[bool | None, shown("no; --preset paper yes")] = None
-    """Average unrelated networks after a first round, as the authors' code does: True
-    or False."""
+    """Train each client alone, without uploads and downloads."""
+    own_init: Annotated[bool | None, shown("False; --preset paper: True")] = None
+    """Start the first round of each client from a random network of its own, as in the
+    authors' code. Otherwise all clients start from the same network."""
     cluster_by: Annotated[
         Literal["k-means", "ccfc"] | None,
-        shown("k-means; --preset paper and --standalone ccfc"),
+        shown("k-means; --preset paper and --standalone: ccfc"),
     ] = None
-    """The clustering: `k-means` is federated k-means of the embedding, by sums and
-    counts. `ccfc` is the paper's: the server clusters the clients' local centroids."""
+    """How embeddings are clustered. `k-means` is federated k-means, for which clients
+    upload sums and counts. `ccfc` is k-means of the clients' centroids on the server,
+    as in the paper."""
     max_heterogeneity: Sweep[float] = default(UNLIKE)
-    """Contrast clusters only if the measured heterogeneity of the clients, from 0 to 1,
-    is at most this. With `cluster_by="k-means"`."""
+    """Skip cluster contrast if the measured heterogeneity of the clients is above this
+    value, from 0 to 1. Used with `cluster_by` k-means."""
     whiten: bool = True
     """Half-whiten the embedding before federated k-means."""
     num_init: Sweep[int] = default(10)
-    """Seedings of the clients' and the server's k-means; the best counts."""
+    """Number of starts of k-means on clients and server; the best result is kept."""
     include_self: bool = True
-    """An example is a pair with itself, as in the authors' code and not in Eq. 1."""
+    """Count an example and its own augmentation as a pair, as in the authors' code but
+    not in Eq. 1."""
     euclidean: bool = False
-    """Pseudo-labels by distance, as in Eq. 3, not by cosine as in the authors' code."""
+    """Assign pseudo-labels by Euclidean distance, as in Eq. 3. By default they are
+    assigned by cosine similarity, as in the authors' code."""
 
     def resolve(self, problem: Problem) -> MethodSpec:
-        chosen = self.chosen(problem)
-        others = KMEANS if self.clustering == "ccfc" else ()
-        names = [name for name in fields_of(type(self)) if name not in others]
-        settings = self.settings(*chosen, names=names)
+        """Chooses a value for each setting and returns the method for this problem."""
+        unused = KMEANS if self.clustering == "ccfc" else ()
+        names = [name for name in fields_of(type(self)) if name not in unused]
+        settings = self.settings(*self.defaults(problem), names=names)
         if not any((*settings["pretrain_rounds"], *settings["cluster_rounds"])):
             # Federated k-means would cluster the embedding of an untrained network.
-            raise ValueError(f"{self.name} is given no round to run, take one")
+            raise ValueError(
+                "`pretrain_rounds` and `cluster_rounds` must not both be 0"
+            )
         is_ablation = self.sample_contrastive or self.standalone
         return MethodSpec(
             name=self.name,
@@ -132,17 +168,19 @@ class CCFC(Method):
             build=self.builder(problem),
             scope="client-pooled" if self.standalone else "global",
             evaluate_every=evaluate_every(settings),
-            paper={} if is_ablation else printed_ccfc.scores_of(problem.data, "CCFC"),
+            paper={}
+            if is_ablation
+            else paper_scores_ccfc.scores_of(problem.data, "CCFC"),
         )
 
     @property
     def clustering(self) -> str:
-        """`cluster_by`, or its default."""
+        """The value of `cluster_by`, or its default."""
         is_paper = self.preset == "paper" or self.standalone
         return self.cluster_by or ("ccfc" if is_paper else "k-means")
 
-    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
-        """Returns the settings that preset and data choose, the strongest last."""
+    def defaults(self, problem: Problem) -> list[dict[str, Any]]:
+        """Returns the settings that preset and data choose; the last value counts."""
         shape = problem.shape
         of_data = {
             "backbone": backbone_of(shape),
@@ -162,7 +200,7 @@ class CCFC(Method):
             )
             of_data |= {"view": "affine"} if is_grey(shape) else {}
         else:
-            of_data |= steps_of_others(ceil(problem.examples_per_client))
+            of_data |= small_client_steps(ceil(problem.examples_per_client))
         if self.preset != "paper":
             weight = against_collapse(problem.num_clusters)
             of_data |= {"decorrelation_weight": weight}
@@ -171,6 +209,7 @@ class CCFC(Method):
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         return ccfc(
             settings,
             network_of(settings, problem.shape),
@@ -182,9 +221,10 @@ class CCFC(Method):
 
 
 def evaluate_every(settings: Mapping[str, Any]) -> int:
-    """Returns the rounds between two evaluations: the clusters of a round take a
-    quarter of the time of one epoch of training. Before federated k-means there are no
-    clusters to evaluate.
+    """Returns the default number of rounds between two evaluations.
+
+    An evaluation of CCFC's own clusters takes a quarter of the time of one epoch of
+    training. With federated k-means, there are no clusters before its stage.
     """
     if settings["cluster_by"] == "k-means":
         return 10
@@ -192,7 +232,7 @@ def evaluate_every(settings: Mapping[str, Any]) -> int:
 
 
 KMEANS = ("max_heterogeneity", "whiten")
-"""The settings of federated k-means."""
+"""The settings that federated k-means alone uses."""
 SMOKE = {"pretrain_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
 PAPER = {  # Section 4.1
     "fashion_mnist": {"latent_size": 64, "model_weight": 1.0},
@@ -202,20 +242,20 @@ PAPER = {  # Section 4.1
 
 
 def of_images(per_client: int, num_clients: int, num_clusters: int) -> dict[str, Any]:
-    """Returns what is the default for images (docs/benchmarks/ccfc.md).
+    """Returns the defaults for images (docs/benchmarks/ccfc.md).
 
-    Small batches at a high rate, which falls as clusters are contrasted, first a
-    thousand steps or as many rounds as the code's (of few images more). Where a batch
-    has fewer examples than there are clusters few of them have a partner, and clusters
-    are not contrasted.
+    Batches are small, and the learning rate is high and falls during cluster contrast.
+    The first stage has about 1000 steps per client. If a batch has fewer examples than
+    there are clusters, few examples have another example of their cluster in the batch.
+    Then cluster contrast is skipped.
     """
     batch_size = min(max(50, num_clusters), max(16, -(-per_client // 4)))
     steps = -(-per_client // batch_size)
-    most = max(100, 180_000 // (per_client * num_clients))
+    max_rounds = max(100, 180_000 // (per_client * num_clients))
     have_partners = min(batch_size, per_client) >= num_clusters
     return {
         "backbone": "conv-small",
-        "pretrain_rounds": max(20, min(most, 1000 // steps)),
+        "pretrain_rounds": max(20, min(max_rounds, 1000 // steps)),
         "cluster_rounds": 10 if have_partners else 0,
         "batch_size": batch_size,
         "learning_rate": 5e-3,
@@ -224,8 +264,16 @@ def of_images(per_client: int, num_clients: int, num_clusters: int) -> dict[str,
 
 
 def against_collapse(num_clusters: int) -> float:
-    """Returns the weight of CCFC++'s term, without which unlike clients end in few
-    directions: more clusters need more directions (docs/benchmarks/ccfc.md).
+    """Returns the default weight of the decorrelation loss (docs/benchmarks/ccfc.md).
+
+    Without this loss, the embeddings of heterogeneous clients vary in few directions.
+    More clusters need more directions, so the weight grows with their number.
+
+    Args:
+        num_clusters: K.
+
+    Returns:
+        The weight, from 0.1 to 1.
 
     Examples:
         >>> against_collapse(10), against_collapse(40)
@@ -234,8 +282,11 @@ def against_collapse(num_clusters: int) -> float:
     return min(1.0, 0.1 * max(1.0, num_clusters / 10) ** 1.5)
 
 
-def steps_of_others(per_client: int) -> dict[str, int]:
-    """Returns epochs and batches that give clients of few examples enough steps."""
+def small_client_steps(per_client: int) -> dict[str, int]:
+    """Returns epochs and batch size that give clients with few examples enough steps.
+
+    These are the defaults for feature vectors and for large colour images.
+    """
     if per_client >= 1000:
         return {}
     batch_size = min(128, max(16, per_client // 4))
@@ -244,14 +295,14 @@ def steps_of_others(per_client: int) -> dict[str, int]:
 
 
 def schedule_of(settings: Any) -> optax.Schedule:
-    """Returns the share of the learning rate in each round of cluster contrast."""
+    """Returns the factor of the learning rate in each round of cluster contrast."""
     if settings.schedule == "constant":
         return CONSTANT
     return optax.cosine_decay_schedule(1.0, max(1, settings.cluster_rounds))
 
 
 def network_of(settings: Any, shape: tuple[int, ...]) -> Network:
-    """Returns SimSiam over the encoder of the settings."""
+    """Builds SimSiam on the encoder that the settings name."""
     backbone, latent_size = settings.backbone, settings.latent_size
     if backbone == "mlp" and len(shape) == 1:
         return nn.mlp_simsiam(latent_size=latent_size)
@@ -264,8 +315,16 @@ def network_of(settings: Any, shape: tuple[int, ...]) -> Network:
 
 
 def small_channels(side: int) -> tuple[int, ...]:
-    """Returns the features of halving convolutions, two or as many as leave at most 8
-    of so many pixels.
+    """Returns the output features of the convolutions of `conv-small`.
+
+    Each convolution halves the image. There are two, or as many as leave at most 8
+    pixels per side.
+
+    Args:
+        side: height or width of the image, the larger one, in pixels.
+
+    Returns:
+        The features of each convolution.
 
     Examples:
         >>> small_channels(28), small_channels(64)
@@ -279,18 +338,21 @@ def view_of(kind: View | None, shape: tuple[int, ...]) -> Augment:
     """Returns the augmentation for examples of this shape.
 
     Args:
-        kind: of grey images; None of others.
-        shape: of an example.
+        kind: the augmentation of grey images; None for all other examples.
+        shape: shape of an example.
+
+    Returns:
+        A function from a key and an example to an augmented example.
 
     Raises:
-        ValueError: the view does not take the examples.
+        ValueError: the augmentation does not accept examples of this shape.
     """
     if (kind is not None) != is_grey(shape):
-        raise ValueError(f"`view` {kind} is of grey images, these have {shape}")
+        raise ValueError(f"`view` {kind} needs grey images, the examples have {shape}")
     if kind == "affine":
         return affine_grey
     if kind is None:
         return vector_view if len(shape) == 1 else simsiam_colour
-    # Few pixels bear little blur, and a nearest-pixel rotation ruins them.
-    law = {"blur_probability": 0.0, "order": 1} if is_tiny(shape) else {}
-    return partial(ccfc_grey, **law)
+    # On images of few pixels, blur and a rotation by nearest pixels remove the content.
+    options = {"blur_probability": 0.0, "order": 1} if is_tiny(shape) else {}
+    return partial(ccfc_grey, **options)

@@ -1,4 +1,4 @@
-"""Which encoder suits which examples."""
+"""The encoders of the methods, and the default encoder for a shape of examples."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -20,15 +20,19 @@ Kind = Literal[
 ]
 Backbone = Annotated[
     Kind | None,
-    shown("conv; colour resnet18, -imagenet above 64 pixels; vectors mlp"),
+    shown(
+        "by the data: conv for grey images, resnet18 for colour images, "
+        "resnet18-imagenet above 64 pixels, mlp for feature vectors"
+    ),
 ]
-"""A flag. A resnet begins with a 3x3 convolution, -imagenet with a 7x7 and a max-pool,
-which halve the image twice."""
+"""Type of the setting `backbone`. A resnet begins with a 3x3 convolution. A
+resnet-imagenet begins with a 7x7 convolution and a max-pool, which both halve the
+image."""
 RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 
 
 def backbone_of(shape: tuple[int, ...], *, resnet: str = "resnet18") -> Kind:
-    """Returns the encoder for examples of this shape."""
+    """Returns the default encoder for examples of a shape."""
     if len(shape) == 1:
         return "mlp"
     if shape[2] == 1:
@@ -37,42 +41,55 @@ def backbone_of(shape: tuple[int, ...], *, resnet: str = "resnet18") -> Kind:
 
 
 def is_grey(shape: tuple[int, ...]) -> bool:
+    """Returns whether the examples are grey images."""
     return len(shape) == 3 and shape[2] == 1
 
 
 def is_small(shape: tuple[int, ...]) -> bool:
-    """Whether these are images of CIFAR's kind, up to Tiny ImageNet's 64 pixels."""
+    """Returns whether the examples are images of at most 64 pixels per side.
+
+    These are images such as those of CIFAR-10 and Tiny ImageNet.
+    """
     return len(shape) == 3 and max(shape[:2]) <= 64
 
 
 def is_tiny(shape: tuple[int, ...]) -> bool:
-    """Whether these are images that three halving convolutions leave too little."""
+    """Returns whether the examples are images below 16 pixels per side.
+
+    Three convolutions that halve such an image would leave less than two pixels.
+    """
     return len(shape) == 3 and min(shape[:2]) < 16
 
 
 def encoder_of(
     backbone: str, shape: tuple[int, ...], *, channels: Sequence[int]
 ) -> Encoder:
-    """Returns the layers of an encoder.
+    """Builds the layers of an encoder.
 
     Args:
-        backbone: which.
-        shape: of the examples.
-        channels: features of the convolutions of `conv` and of the layers of `mlp`; on
-            tiny images `conv` has but two, of 32 and 64.
+        backbone: name of the encoder, one of `Kind`.
+        shape: shape of an example.
+        channels: output features of the convolutions of `conv` and of the layers of
+            `mlp`. For images below 16 pixels, `conv` has two convolutions instead, with
+            32 and 64 features.
+
+    Returns:
+        The encoder.
 
     Raises:
-        ValueError: the backbone does not take the examples.
+        ValueError: the encoder does not accept examples of this shape.
     """
     if (backbone == "mlp") != (len(shape) == 1):
-        kind = "feature vectors" if len(shape) == 1 else "images"
-        raise ValueError(f"`backbone` {backbone} does not take {kind}")
+        kind, choice = "images", "conv or a resnet"
+        if len(shape) == 1:
+            kind, choice = "feature vectors", "mlp"
+        raise ValueError(f"`backbone` {backbone} does not take {kind}, choose {choice}")
     if backbone == "mlp":
         return nn.MLP(tuple(channels))
     if backbone == "conv":
         if min(shape[:2]) < 8:
             raise ValueError(
-                f"`backbone` conv needs 8x8 pixels, the images have {shape}"
+                f"`backbone` conv needs at least 8x8 pixels, the images have {shape}"
             )
         return nn.conv_encoder((32, 64) if is_tiny(shape) else channels)
     name, _, stem = backbone.partition("-")

@@ -1,7 +1,7 @@
-"""FDSC: federated deep subspace clustering (https://arxiv.org/abs/2501.00230), and the
-methods that it is compared with.
+"""FDSC (https://arxiv.org/abs/2501.00230) and other subspace clustering methods.
 
-Settings, defaults by the data and networks. The algorithms are `fcjax.algorithms.fdsc`.
+This module has the settings, the defaults and the networks. The algorithms are in
+`fcjax.algorithms.fdsc`.
 """
 
 import math
@@ -23,13 +23,13 @@ from fcjax.types import FederatedClustering
 MOMENTUM = 0.9
 
 
-# Weights and post-processing are those of the code of DSC-Net for the same data, and so
-# is the scale of the pixels: it feeds its files as they are, in which those of ORL and
-# COIL-100 are 0 to 255 and those of COIL20 0 to 1. It has none for others: these have
-# the weights of COIL-100, as the paper gives MNIST, with pixels of 0 to 1, of which the
-# paper says nothing, and the post-processing of faces (Extended Yale B), by the number
-# of clusters. LRSC's tau is the best of a grid, see
-# docs/benchmarks/fdsc.md.
+# The weights, the post-processing and the scale of the pixels for ORL, COIL20 and
+# COIL-100 are from the code of DSC-Net. This code reads pixels from 0 to 255 for ORL
+# and COIL-100, and from 0 to 1 for COIL20. It has no values for other data sets. They
+# get the weights of COIL-100, which the paper uses for MNIST, and pixels from 0 to 1;
+# the paper does not specify pixels. Their post-processing is that of faces (Extended
+# Yale B), by the number of clusters. LRSC's tau is the best of a grid
+# (docs/benchmarks/fdsc.md).
 COIL = {"keep": 0.04, "dimension": 12, "power": 8.0, "unit_diagonal": True}
 ORL = {
     "num_rounds": 200,
@@ -47,44 +47,58 @@ BY_NAME = {
     "coil100": {**COIL, "pixel_scale": 255.0},
     "mnist": {"participation": 0.25},
 }
-"""By what the name of a data set begins with."""
+"""Defaults by the beginning of the name of a data set."""
 POST_PROCESSING = ("keep", "dimension", "power", "unit_diagonal")
 ACTIVATIONS = 400
-"""Bytes that the auto-encoder of images takes for each pixel of a client's examples."""
+"""Memory of the auto-encoder of images per pixel of a client's examples, in bytes."""
 PAPER = {"pretrain_rounds": 0, "fit_steps": 0}
 SMOKE = {"num_rounds": 3, "pretrain_rounds": 2, "fit_steps": 3}
 
 
 @frozen
 class Subspaces(Method):
-    """Every client clusters its own examples, each of which is expressed by the others.
+    """Each client clusters its own examples by subspace clustering.
 
-    fdsc2: clients share the encoder of their networks; coefficients are drawn to the
-    graph of nearest neighbours. fdsc1: without that. dscn, dlrsc: nothing is shared;
-    the coefficients of dlrsc have a low rank. lrsc: the same without a network, in
-    closed form. Scores are means over clients, each with a match of its own.
+    Each example is written as a combination of other examples of the client. The
+    coefficients are the affinity of a spectral clustering. Clusters are matched to
+    classes per client, and the scores are means over clients.
+
+    Methods for --methods:
+      fdsc2  clients share an encoder; coefficients are drawn to the graph of nearest
+             neighbours
+      fdsc1  fdsc2 without the graph
+      dscn   deep subspace clustering; clients share nothing
+      dlrsc  deep subspace clustering with coefficients of low rank; clients share
+             nothing
+      lrsc   low-rank subspace clustering in closed form, without a network
     """
 
     partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 5, "p": 0.0}
 
     assign_labels: Assign = "kmeans"
-    """How the eigenvectors of the affinity become clusters: by k-means, as Ng, Jordan
-    and Weiss do, whom FDSC cites, or by discretisation, as the code of DSC-Net does."""
+    """How eigenvectors of the affinity become clusters: `kmeans` (Ng, Jordan and Weiss,
+    cited by FDSC) or `discretize` (the code of DSC-Net)."""
     post_processing: bool = False
-    """Process the coefficients as the code of DSC-Net does, of any method, before they
-    are clustered; the paper says nothing of it. Without it |C| + |C|^T is clustered."""
-    keep: Positive = default(0.4)
-    """Share of the L1 norm of a column that its largest coefficients keep."""
-    dimension: Sweep[int] = default(10)
-    """Singular vectors for each cluster."""
-    power: Positive = default(3.5)
-    """Exponent of the affinity."""
-    unit_diagonal: Annotated[bool | None, shown("no; COIL yes")] = None
-    """Ones on the diagonal of what is decomposed."""
+    """Process the coefficients before clustering as in the code of DSC-Net. Otherwise
+    |C| + |C|^T is clustered. The paper does not mention post-processing."""
+    keep: Annotated[
+        Positive,
+        shown("0.4 to 0.1, less for more clusters; COIL: 0.04; ORL: 0.2"),
+    ] = default(0.4)
+    """With `post_processing`: share of the L1 norm of a column that its largest
+    coefficients keep, above 0."""
+    dimension: Annotated[Sweep[int], shown("10; COIL: 12; ORL: 3")] = default(10)
+    """With `post_processing`: number of singular vectors per cluster."""
+    power: Annotated[Positive, shown("3.5; COIL: 8; ORL: 1")] = default(3.5)
+    """With `post_processing`: exponent of the affinity, above 0."""
+    unit_diagonal: Annotated[bool | None, shown("False; COIL: True")] = None
+    """With `post_processing`: put ones on the diagonal of the matrix before its
+    singular value decomposition."""
 
     def resolve(self, problem: Problem) -> MethodSpec:
+        """Chooses a value for each setting and returns the method for this problem."""
         names = {*fields_of(type(self))} - self.unused()
-        settings = self.settings(*self.chosen(problem), names=names)
+        settings = self.settings(*self.defaults(problem), names=names)
         return MethodSpec(
             *(self.name, settings, self.builder(problem), "client-pooled"),
             working_bytes=self.working_bytes(problem),
@@ -92,56 +106,74 @@ class Subspaces(Method):
         )
 
     def unused(self) -> set[str]:
-        """Returns the settings that have no effect."""
+        """Returns the settings that the other settings switch off."""
         return set() if self.post_processing else {*POST_PROCESSING}
 
-    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
-        """Returns the values that data and preset choose; a later one wins."""
+    def defaults(self, problem: Problem) -> list[dict[str, Any]]:
+        """Returns the settings that data and preset choose; the last value counts."""
         of_preset = {"smoke": SMOKE, "paper": PAPER}.get(self.preset, {})
         return [of_data(problem), of_preset]
 
     def working_bytes(self, problem: Problem) -> int:
-        """Returns the memory that training on the examples of a client takes."""
+        """Returns the memory for training on the examples of a client, in bytes."""
         return 0
 
 
 @frozen
 class SubspaceNetworks(Subspaces):
-    """A network of every client expresses its examples by each other."""
+    """Base class of methods that learn the coefficients with a network."""
 
     of_networks: ClassVar[Callable[..., FederatedClustering]]
     """The builder in `fcjax.algorithms.fdsc`."""
 
-    num_rounds: Counts = default(100)
-    """T: rounds of the whole network; dscn, dlrsc: in which every client is, dscn as
-    many as a client of fdsc is in, dlrsc 700."""
-    num_participants: Annotated[Sweep[int], shown("0.4 of --clients")] = ()
-    """r m: how many clients take part in a round, drawn at random."""
+    num_rounds: Annotated[
+        Counts,
+        shown(
+            "100, ORL: 200; dscn: the number of rounds in which a client of fdsc2 "
+            "participates; dlrsc: 700"
+        ),
+    ] = default(100)
+    """Number of rounds (T) that train the whole network, at least 1."""
+    num_participants: Annotated[
+        Sweep[int], shown("0.4 of --clients; MNIST: 0.25 of --clients")
+    ] = ()
+    """Number of clients that participate in each round (r m), drawn at random, from 1
+    to --clients. Used by fdsc1 and fdsc2."""
     local_steps: Counts = default(7)
-    """tau: steps of a client in a round, on all of its examples at once."""
-    pretrain_rounds: Annotated[Sweep[int], shown("half of --num-rounds")] = ()
-    """Rounds of the auto-encoder without coefficients, before. FDSC has none; what it
-    builds on does."""
-    fit_steps: Sweep[int] = default(100)
-    """All but lrsc: steps of every client before and after the rounds, in which the
-    encoder stays as it is."""
+    """Optimizer steps of a client in each round (tau), at least 1. Each step uses all
+    examples of the client."""
+    pretrain_rounds: Annotated[
+        Sweep[int],
+        shown("50, ORL: 100; dscn: its share of them; dlrsc, --preset paper: 0"),
+    ] = ()
+    """Number of rounds that pre-train the auto-encoder without coefficients. FDSC has
+    none; the methods that it extends have them."""
+    fit_steps: Annotated[
+        Sweep[int], shown("100; --preset paper, dscn on one client: 0")
+    ] = default(100)
+    """Steps of each client before and after the rounds, with a fixed encoder."""
     optimizer: Literal["adam", "sgd"] = "adam"
-    """Of the clients; sgd, the paper's, has momentum 0.9."""
-    learning_rate: Sweep[float] = default(1e-3)
-    """Of the clients' optimiser, sgd 1e-6; errors are sums over their examples."""
-    pixel_scale: Positive = default(1.0)
-    """What pixels, 0 to 1, are multiplied by. The weights below belong to it."""
-    penalty_weight: Sweep[float] = default(1.0)
-    """lambda_1 of the norm; of dlrsc, of |U|^2."""
-    expression_weight: Sweep[float] = default(15.0)
-    """lambda_2 of |Z - C Z|^2."""
+    """Optimizer of the clients. `sgd`, as in the paper, has momentum 0.9."""
+    learning_rate: Annotated[Sweep[float], shown("0.001; sgd: 1e-6")] = default(1e-3)
+    """Learning rate of the clients. The loss is a sum over the client's examples."""
+    pixel_scale: Annotated[Positive, shown("1; ORL, COIL-100: 255")] = default(1.0)
+    """Factor for pixels from 0 to 1, above 0. The weights of the losses depend on this
+    factor."""
+    penalty_weight: Annotated[Sweep[float], shown("1; ORL: 2")] = default(1.0)
+    """Weight (lambda_1) of the norm of the coefficients; in dlrsc, of |U|^2."""
+    expression_weight: Annotated[Sweep[float], shown("15; COIL20: 75; ORL: 0.2")] = (
+        default(15.0)
+    )
+    """Weight (lambda_2) of the self-expression loss |Z - C Z|^2."""
 
     def unused(self) -> set[str]:
-        # DSCN and DLRSC train as long as a client of FDSC with so many participants.
+        """Returns the settings that the other settings switch off."""
+        # In DSCN and DLRSC all clients train in each round.
         return super().unused() | {"num_participants"}
 
-    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
-        data, preset = super().chosen(problem)
+    def defaults(self, problem: Problem) -> list[dict[str, Any]]:
+        """Returns the settings that preset and data choose; the last value counts."""
+        data, preset = super().defaults(problem)
         first = {
             "num_participants": participants(data, problem),
             "learning_rate": {"adam": 1e-3, "sgd": 1e-6}[self.optimizer],
@@ -149,11 +181,12 @@ class SubspaceNetworks(Subspaces):
         return [data, first, self.budget(data, problem), preset]
 
     def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
-        """Returns the rounds and steps of a client, given the values by the data."""
+        """Returns the numbers of rounds and steps, from the values for the data set."""
         return {"pretrain_rounds": data["num_rounds"] // 2}
 
     @classmethod
     def algorithm(cls, settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         return cls.of_networks(
             settings,
             autoencoder_of(problem.shape),
@@ -162,12 +195,13 @@ class SubspaceNetworks(Subspaces):
         )
 
     def working_bytes(self, problem: Problem) -> int:
+        """Returns the memory for training on the examples of a client, in bytes."""
         return ACTIVATIONS * int(problem.examples_per_client) * math.prod(problem.shape)
 
 
 @frozen
 class LRSC(Subspaces):
-    """Low-rank subspace clustering (LRSC) on every client, in closed form.
+    """Low-rank subspace clustering (LRSC) on each client, in closed form.
 
     Examples:
         >>> LRSC(preset="smoke").name
@@ -176,19 +210,20 @@ class LRSC(Subspaces):
 
     name: ClassVar[str] = "lrsc"
 
-    fidelity: Sweep[float] = default(1.0)
-    """tau, of half the squared error beside the nuclear norm."""
+    fidelity: Annotated[Sweep[float], shown("1; ORL: 100")] = default(1.0)
+    """lrsc: weight (tau) of half the squared error relative to the nuclear norm."""
     unit_length: bool = True
-    """Scale every example to L2 norm 1."""
+    """lrsc: scale each example to L2 norm 1."""
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         return lrsc(settings, num_clusters=problem.num_clusters)
 
 
 @frozen
 class DLRSC(SubspaceNetworks):
-    """Deep subspace clustering with coefficients of low rank; clients share nothing.
+    """Deep subspace clustering (DLRSC) with coefficients of low rank, on each client.
 
     Examples:
         >>> DLRSC(preset="smoke").name
@@ -198,9 +233,10 @@ class DLRSC(SubspaceNetworks):
     name: ClassVar[str] = "dlrsc"
 
     rank_factor: Sweep[int] = default(10)
-    """Columns of U for each cluster."""
+    """dlrsc: number of columns of U per cluster."""
 
     def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
+        """Returns the numbers of rounds and steps, from the values for the data set."""
         return {"num_rounds": 700, "pretrain_rounds": 0}  # the authors' 5,000 steps
 
     of_networks: ClassVar = staticmethod(dlrsc)
@@ -208,15 +244,15 @@ class DLRSC(SubspaceNetworks):
 
 @frozen
 class Coefficients(SubspaceNetworks):
-    """Methods whose coefficients of self-expression are a matrix of parameters."""
+    """Base class of methods whose coefficients are a matrix of parameters."""
 
     norm: Norm = "frobenius"
-    """Of the coefficients: the squared Frobenius norm, L1 or nuclear."""
+    """Norm of the coefficients in the loss: squared Frobenius, L1 or nuclear norm."""
 
 
 @frozen
 class DSCN(Coefficients):
-    """Deep subspace clustering on every client; clients share nothing.
+    """Deep subspace clustering (DSC-Net) on each client; clients share nothing.
 
     Examples:
         >>> DSCN(preset="smoke").name
@@ -226,24 +262,24 @@ class DSCN(Coefficients):
     name: ClassVar[str] = "dscn"
 
     def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
-        # As many rounds as a client of FDSC takes part in, rounded up, of as many
-        # steps, and the same steps before and after.
+        """Returns the numbers of rounds and steps, from the values for the data set."""
+        # Each client trains in as many rounds as a client of FDSC, rounded up.
         budget, num_clients = super().budget(data, problem), problem.num_clients
-        asked = as_tuple(self.num_participants)
-        taken = min(max(asked, default=participants(data, problem)), num_clients)
-        alone = {}
-        if num_clients == 1:  # no client of FDSC, but DSC-Net, which has no fits
-            taken, alone = data["participation"], {"fit_steps": 0}
+        numbers = as_tuple(self.num_participants)
+        count = min(max(numbers, default=participants(data, problem)), num_clients)
+        single = {}
+        if num_clients == 1:  # This is DSC-Net itself, which has no fit steps.
+            count, single = data["participation"], {"fit_steps": 0}
         rounds = {"num_rounds": data["num_rounds"], **budget}
-        shorter = {k: math.ceil(v * taken / num_clients) for k, v in rounds.items()}
-        return shorter | alone
+        shorter = {k: math.ceil(v * count / num_clients) for k, v in rounds.items()}
+        return shorter | single
 
     of_networks: ClassVar = staticmethod(dscn)
 
 
 @frozen
 class FDSC1(Coefficients):
-    """FDSC without the graph of nearest neighbours: clients share an encoder.
+    """FDSC without the graph of nearest neighbours. Clients share an encoder.
 
     Examples:
         >>> FDSC1(preset="smoke").name
@@ -253,6 +289,7 @@ class FDSC1(Coefficients):
     name: ClassVar[str] = "fdsc1"
 
     def resolve(self, problem: Problem) -> MethodSpec:
+        """Chooses a value for each setting and returns the method for this problem."""
         num_clients = problem.num_clients
         for value in as_tuple(self.num_participants):
             if value > num_clients:
@@ -261,6 +298,7 @@ class FDSC1(Coefficients):
         return super().resolve(problem)
 
     def unused(self) -> set[str]:
+        """Returns the settings that the other settings switch off."""
         return super().unused() - {"num_participants"}
 
     of_networks: ClassVar = staticmethod(partial(fdsc, is_aligned=False))
@@ -268,8 +306,9 @@ class FDSC1(Coefficients):
 
 @frozen
 class FDSC(FDSC1):
-    """FDSC: clients share an encoder, and coefficients are drawn to the graph of
-    nearest neighbours.
+    """FDSC: clients share an encoder and cluster their examples by subspaces.
+
+    A loss draws the coefficients to the graph of nearest neighbours.
 
     Examples:
         >>> FDSC(num_rounds=5).name
@@ -279,23 +318,22 @@ class FDSC(FDSC1):
     name: ClassVar[str] = "fdsc2"
 
     locality_weight: Sweep[float] = default(1e6)
-    """lambda_3 of |alpha A - beta C|^2."""
+    """fdsc2: weight (lambda_3) of the graph loss |alpha A - beta C|^2."""
     locality: Literal["sum", "mean"] = "sum"
-    """What lambda_3 weighs: the sum with pixels of 0 to 255, where 1e6 amounts to 15.4
-    with pixels of 0 to 1; or the mean over pairs of examples with pixels of 0 to 1,
-    where 1e6 amounts to 4 of the sum of 500 examples."""
+    """fdsc2: unit of `locality_weight`. `sum` is the sum over pairs of examples for
+    pixels from 0 to 255. `mean` is the mean over pairs for pixels from 0 to 1."""
     adjacency_weight: Sweep[float] = default(1.0)
-    """alpha."""
+    """fdsc2: factor alpha of the graph A in the graph loss."""
     coefficient_weight: Sweep[float] = default(1.0)
-    """beta."""
+    """fdsc2: factor beta of the coefficients C in the graph loss."""
     num_neighbors: Sweep[int] = default(5)
-    """k of the graph A."""
+    """fdsc2: number of nearest neighbours (k) in the graph A."""
 
     of_networks: ClassVar = staticmethod(fdsc)
 
 
 def of_data(problem: Problem) -> dict[str, Any]:
-    """Returns the values that the data set chooses."""
+    """Returns the default settings for a data set, by its name."""
     dataset = re.sub("[-_]", "", problem.data.lower())
     known = [v for start, v in BY_NAME.items() if dataset.startswith(start)]
     return {
@@ -306,12 +344,12 @@ def of_data(problem: Problem) -> dict[str, Any]:
 
 
 def participants(data: Mapping[str, Any], problem: Problem) -> int:
-    """Returns how many clients of FDSC take part in a round."""
+    """Returns the default number of clients of FDSC that participate in a round."""
     return max(1, round(data["participation"] * problem.num_clients))
 
 
 def autoencoder_of(shape: tuple[int, ...]) -> AutoEncoder:
-    """Returns the auto-encoder of a client for examples of this shape."""
+    """Builds the auto-encoder of a client for examples of this shape."""
     if len(shape) == 1:
         return nn.autoencoder(shape[0], widths=(64,), latent_size=32)
     height, width, colours = shape
@@ -319,7 +357,7 @@ def autoencoder_of(shape: tuple[int, ...]) -> AutoEncoder:
 
 
 def optimizer_of(settings: Any) -> optax.GradientTransformation:
-    """Returns the optimiser of a client."""
+    """Builds the optimizer of a client."""
     if settings.optimizer == "sgd":
         return optax.sgd(settings.learning_rate, momentum=MOMENTUM)
     return optax.adam(settings.learning_rate)

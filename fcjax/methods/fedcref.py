@@ -1,6 +1,6 @@
-"""FedCRef (https://arxiv.org/abs/2408.10664) and the methods that it is compared with.
+"""FedCRef (https://arxiv.org/abs/2408.10664) and the methods of its comparison.
 
-Settings, defaults by the data and networks. The algorithms are in
+This module has the settings, the defaults and the networks. The algorithms are in
 `fcjax.algorithms.fedcref`, `fcjax.algorithms.uifca` and
 `fcjax.algorithms.autoencoders`.
 """
@@ -29,20 +29,30 @@ from fcjax.federated import clients
 from fcjax.methods import simulated
 from fcjax.methods.base import Method, MethodSpec, Problem, fields_of
 from fcjax.methods.baselines import KFed, KMeans
-from fcjax.settings import Counts, Default, Limits, Shares, Sweep, default, frozen
+from fcjax.settings import (
+    Counts,
+    Default,
+    Limits,
+    Shares,
+    Sweep,
+    default,
+    frozen,
+    shown,
+)
 from fcjax.types import FederatedClustering, Federation
 
 Local = Literal["dec", "k-means", "dirty"]
+"""How clients find their first clusters."""
 
 
-OF_DEC = ("pretrain_rounds", "joint_rounds", "dec_batch_size")
-OF_START: dict[Local, tuple[str, ...]] = {
-    "dec": OF_DEC,
+START_SETTINGS: dict[Local, tuple[str, ...]] = {
+    "dec": ("pretrain_rounds", "joint_rounds", "dec_batch_size"),
     "k-means": (),
     "dirty": ("dirtiness",),
 }
-"""The settings that belong to one start."""
+"""The settings that one value of `start` alone uses."""
 LAST_PHASES: dict[Local, str] = {"dec": "dec", "k-means": "cluster", "dirty": "dirty"}
+"""The name of the last stage before the refinement, by `start`."""
 REPORTED = ("communities", "isolated", "wrong_associations", "active", "iteration")
 PAPER = {
     "pretrain_rounds": 300,
@@ -62,43 +72,57 @@ SMOKE = {
     "communication_rounds": 1,
     "local_steps": 3,
 }
-SOME = 2000
-"""Images in which all values of a pixel are seen."""
-PAPERS_SIZE = 500
-"""Examples of a cluster, for which the paper's settings are."""
+NUM_IMAGES = 2000
+"""Number of images that are searched for the values of a pixel."""
+PAPER_CLUSTER_SIZE = 500
+"""Number of examples per cluster in the paper, for which its settings were chosen."""
+
+BatchSize = Annotated[Sweep[int], shown("32; uifca: 128")]
+LearningRate = Annotated[
+    Sweep[float], shown("0.001; uifca: 0.003, with --preset paper 0.0001")
+]
+PretrainRounds = Annotated[Counts, shown("50; --preset paper: 300")]
+JointRounds = Annotated[Sweep[int], shown("20; --preset paper: 70")]
+DecBatchSize = Annotated[Sweep[int], shown("64; --preset paper: 256")]
 
 
 @frozen
-class Unsupervised(Method):
-    """Clients cluster their own examples and find out which of their clusters are the
-    same, without a server and without knowing how many there are of all.
+class FedCRefFamily(Method):
+    """The methods find clusters with auto-encoders or generative models.
 
-    fedcref: scores are means over clients, each with a match of its own; global_acc
-    takes the communities as clusters. dec: deep embedded clustering of all examples in
-    one place. uifca: a generative model a cluster, whose number is known.
+    Methods for --methods:
+      fedcref  each client clusters its own examples; clients then find out which of
+               their clusters are the same and refine them, without a server
+      dec      deep embedded clustering of all examples in one place
+      uifca    one generative model per cluster; the number of clusters is known
+
+    In fedcref, clusters are matched to classes per client, and the scores are means
+    over clients. The score global_acc takes communities as clusters.
     """
 
     partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 8, "p": ()}
 
     def resolve(self, problem: Problem) -> MethodSpec:
+        """Chooses a value for each setting and returns the method for this problem."""
         examples = problem.dataset.examples
         names = {*fields_of(type(self))} - self.unused()
-        settings = self.settings(*self.chosen(problem), names=names)
+        settings = self.settings(*self.defaults(problem), names=names)
         return MethodSpec(
             *(self.name, settings, self.builder(problem), "global"),
             working_bytes=examples.nbytes + 4 * examples.size,
             sees_all=self.is_central,
         )
 
-    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
-        """Returns the values that data and preset choose; a later one wins."""
+    def defaults(self, problem: Problem) -> list[dict[str, Any]]:
+        """Returns the settings that data and preset choose; the last value counts."""
         return [{"smoke": SMOKE, "paper": PAPER}.get(self.preset, {})]
 
     def unused(self) -> set[str]:
-        """Returns the settings that have no effect, as the others are."""
+        """Returns the settings that the other settings switch off."""
         return set()
 
     def adapt(self, split: Split, *, labelled: bool) -> Split:
+        """Fills the fields of a split that were not given with defaults."""
         split = super().adapt(split, labelled=labelled)
         if labelled and not any(getattr(split, rule) for rule in RULES):
             split = dataclasses.replace(split, overlap=default(0.0))
@@ -108,8 +132,8 @@ class Unsupervised(Method):
 
 
 @frozen
-class UIFCA(Unsupervised):
-    """UIFCA: one generative model per cluster, trained by all clients.
+class UIFCA(FedCRefFamily):
+    """UIFCA: all clients train one generative model per cluster.
 
     Examples:
         >>> UIFCA(preset="smoke").name
@@ -118,40 +142,44 @@ class UIFCA(Unsupervised):
 
     name: ClassVar[str] = "uifca"
 
-    batch_size: Sweep[int] = default(32)
-    """Examples a step; uifca 128."""
-    learning_rate: Sweep[float] = default(1e-3)
-    """Of Adam, uifca 0.003; DEC's own is 0.001."""
-    cluster_rounds: Sweep[int] = default(5)
-    """uifca: T, how often examples are assigned."""
-    communication_rounds: Sweep[int] = default(2)
-    """uifca: tau, rounds between that."""
-    local_steps: Counts = default(20)
-    """uifca: M, steps of each model in a round."""
-    flow_width: Sweep[int] = default(64)
-    """uifca: units of the three hidden layers of a coupling."""
+    batch_size: BatchSize = default(32)
+    """Number of examples in each local step. Not used by DEC."""
+    learning_rate: LearningRate = default(1e-3)
+    """Learning rate of Adam. DEC always uses 0.001."""
+    cluster_rounds: Annotated[Sweep[int], shown("5; --preset paper: 20")] = default(5)
+    """uifca: number of times that examples are assigned to clusters (T)."""
+    communication_rounds: Annotated[Sweep[int], shown("2; --preset paper: 40")] = (
+        default(2)
+    )
+    """uifca: number of rounds between two assignments (tau)."""
+    local_steps: Annotated[Counts, shown("20; --preset paper: 100")] = default(20)
+    """uifca: optimizer steps of each model in a round (M), at least 1."""
+    flow_width: Annotated[Sweep[int], shown("64; --preset paper: 512")] = default(64)
+    """uifca: units in each of the three hidden layers of a coupling."""
 
-    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
+    def defaults(self, problem: Problem) -> list[dict[str, Any]]:
+        """Returns the settings that preset and data choose; the last value counts."""
         rate = 1e-4 if self.preset == "paper" else 3e-3
-        own = {"batch_size": 128, "learning_rate": rate}
-        return [own, *super().chosen(problem)]
+        values = {"batch_size": 128, "learning_rate": rate}
+        return [values, *super().defaults(problem)]
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         shape, num_clusters = problem.shape, problem.num_clusters
-        of_start = KFed(local_clusters=num_clusters).plain()
+        start_settings = KFed(local_clusters=num_clusters).plain()
         return uifca(
             settings,
             nn.realnvp(shape, hidden=(settings.flow_width,) * 3),
             optax.adam(settings.learning_rate),
-            kfed(of_start, num_clusters=num_clusters),
+            kfed(start_settings, num_clusters=num_clusters),
             num_clusters=num_clusters,
             levels=levels_of(problem.dataset.examples) if len(shape) == 3 else None,
         )
 
 
 @frozen
-class DEC(Unsupervised):
+class DEC(FedCRefFamily):
     """Deep embedded clustering (DEC) of all examples in one place.
 
     Examples:
@@ -162,22 +190,26 @@ class DEC(Unsupervised):
     name: ClassVar[str] = "dec"
     is_central: ClassVar[bool] = True
 
-    pretrain_rounds: Counts = default(50)
-    """DEC: epochs of the auto-encoder alone."""
-    joint_rounds: Sweep[int] = default(20)
-    """DEC: epochs with the clusters."""
-    dec_batch_size: Sweep[int] = default(64)
-    """DEC: examples a step."""
+    pretrain_rounds: PretrainRounds = default(50)
+    """DEC: epochs that pre-train the auto-encoder, at least 1."""
+    joint_rounds: JointRounds = default(20)
+    """DEC: epochs that train the auto-encoder and the clusters together."""
+    dec_batch_size: DecBatchSize = default(64)
+    """DEC: number of examples in each step."""
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         num_clusters = problem.num_clusters
         return central(dec_of(settings, problem.shape, num_clusters=num_clusters))
 
 
 @frozen
-class FedCRef(Unsupervised):
-    """FedCRef: clients refine their clusters with models of communities of clusters.
+class FedCRef(FedCRefFamily):
+    """FedCRef: clients refine their clusters together, without a server.
+
+    Clusters of different clients that belong together form a community. Each community
+    trains one auto-encoder, and clients reassign their examples with these models.
 
     Examples:
         >>> FedCRef(start="k-means").name
@@ -188,60 +220,78 @@ class FedCRef(Unsupervised):
     runs_alone: ClassVar[bool] = True
 
     start: Local = "dec"
-    """How clients come to their first clusters; dirty: from classes, a simulation."""
+    """How clients find their first clusters: by DEC, by k-means, or `dirty`, a
+    simulation that starts from the classes and moves some examples."""
     dirtiness: Shares = default(0.3)
-    """--start dirty: share of the examples that are put into a wrong cluster."""
+    """Share of the examples that `start` dirty puts into a wrong cluster, from 0 to
+    1."""
     local_clusters: Literal["known", "silhouette"] = "known"
-    """A client looks for as many as it holds classes, or by the best silhouette."""
+    """Number of clusters of a client: the number of its classes, or the number with the
+    best silhouette."""
     associations: Literal["test", "first-match", "perfect"] = "test"
-    """Which clusters are joined: those that pass the test, the first match of each (the
-    authors' code), or, a simulation, those of the same class."""
+    """Which clusters belong together: all pairs that pass the test, the first match of
+    each cluster (authors' code), or pairs of the same class (a simulation)."""
     percentile: Annotated[Sweep[float], Limits(most=100)] = default(75.0)
-    """alpha of the test."""
-    threshold: Shares = default(0.2)
-    """theta of the test; more where classes have less than 500 examples."""
+    """Percentile (alpha) of the differences of reconstruction errors in the test, from
+    0 to 100."""
+    threshold: Annotated[
+        Shares,
+        shown("0.2, more for less than 500 examples per class; --preset paper: 0.2"),
+    ] = default(0.2)
+    """Two clusters pass the test if the scaled percentile is at most this threshold
+    (theta), from 0 to 1."""
     stability: Shares = default(0.8)
-    """tau: the share of its examples by which a client that keeps them is done."""
+    """A client stops when a refinement keeps at least this share of its examples in
+    their clusters (tau), from 0 to 1."""
     tolerance: Sweep[float] = default(0.1)
-    """The largest change of communities and isolated clusters that is none."""
+    """Relative change of the numbers of communities and of isolated clusters that
+    counts as no change, at least 0. All clients stop after three such iterations."""
     stop_when_settled: bool = True
-    """End when all clients have settled, which the authors' code does not."""
+    """End the run when all clients have stopped. The authors' code goes on."""
     num_rounds: Counts = default(30)
-    """The most iterations."""
-    max_refinements: Annotated[float | None, Limits(least=1)] = None
-    """End when clients have refined so often, as a mean; the authors' code has 10."""
-    max_members: Annotated[int | None, Limits(least=1)] = None
-    """Clusters of a community that are trained on; the authors' code has 30."""
+    """Largest number of iterations, at least 1."""
+    max_refinements: Annotated[float | None, Limits(least=1), shown("no limit")] = None
+    """Largest mean number of refinements per client, at least 1. The authors' code
+    has 10."""
+    max_members: Annotated[int | None, Limits(least=1), shown("all")] = None
+    """Largest number of clusters of a community whose examples train its model, at
+    least 1. The authors' code has 30."""
     community_model: Literal["mean", "last-local"] = "mean"
-    """Of its members' models; or what the first had last, as in the authors' code."""
+    """Model of a community: the mean of its members' models, or the last local model of
+    its first member, as in the authors' code."""
     leftovers: Literal["nearest", "renumbered"] = "nearest"
-    """Of examples that no model took; the authors' code renumbers by a second vote."""
-    local_epochs: Sweep[int] = default(20)
-    """Of a cluster's model; more where classes have less than 500 examples."""
+    """Cluster of an example that no selected model takes: the nearest selected model,
+    or a second vote, as in the authors' code."""
+    local_epochs: Annotated[
+        Sweep[int],
+        shown("20, more for less than 500 examples per class; --preset paper: 20"),
+    ] = default(20)
+    """Epochs that train the model of one cluster."""
     federated_rounds: Counts = default(15)
-    """Of a community's model."""
+    """Number of averaging rounds that train the model of a community, at least 1."""
     first_epochs: Sweep[int] = default(2)
-    """Of a member in the first of them."""
+    """Epochs of a member in the first of these rounds."""
     federated_epochs: Sweep[int] = default(7)
-    """Of a member in the others."""
-    batch_size: Sweep[int] = default(32)
-    """Examples a step; uifca 128."""
-    learning_rate: Sweep[float] = default(1e-3)
-    """Of Adam, uifca 0.003; DEC's own is 0.001."""
-    pretrain_rounds: Counts = default(50)
-    """DEC: epochs of the auto-encoder alone."""
-    joint_rounds: Sweep[int] = default(20)
-    """DEC: epochs with the clusters."""
-    dec_batch_size: Sweep[int] = default(64)
-    """DEC: examples a step."""
+    """Epochs of a member in each further round."""
+    batch_size: BatchSize = default(32)
+    """Number of examples in each local step. Not used by DEC."""
+    learning_rate: LearningRate = default(1e-3)
+    """Learning rate of Adam. DEC always uses 0.001."""
+    pretrain_rounds: PretrainRounds = default(50)
+    """DEC: epochs that pre-train the auto-encoder, at least 1."""
+    joint_rounds: JointRounds = default(20)
+    """DEC: epochs that train the auto-encoder and the clusters together."""
+    dec_batch_size: DecBatchSize = default(64)
+    """DEC: number of examples in each step."""
 
     def resolve(self, problem: Problem) -> MethodSpec:
+        """Chooses a value for each setting and returns the method for this problem."""
         self.check(problem)
-        spec = Unsupervised.resolve(self, problem)
+        spec = FedCRefFamily.resolve(self, problem)
         start = LAST_PHASES[self.start]
         if self.start == "dec" and spec.settings["joint_rounds"] == (0,):
             start = "k-means"
-        # The errors of all examples under the models of all clusters.
+        # The reconstruction errors of all examples by the models of all clusters.
         size = len(problem.dataset.examples) * problem.num_clients
         return spec._replace(
             scope="client-mean",
@@ -250,12 +300,15 @@ class FedCRef(Unsupervised):
             reported=REPORTED,
         )
 
-    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
-        few = {} if self.preset == "paper" else of_few(problem.examples_per_cluster)
-        return [few, *super().chosen(problem)]
+    def defaults(self, problem: Problem) -> list[dict[str, Any]]:
+        """Returns the settings that preset and data choose; the last value counts."""
+        size, is_paper = problem.examples_per_cluster, self.preset == "paper"
+        values = {} if is_paper else small_cluster_settings(size)
+        return [values, *super().defaults(problem)]
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         silhouette = partial(by_silhouette, num_clusters=problem.num_clusters)
         labels = None
         if problem.dataset.labels is not None:
@@ -272,32 +325,35 @@ class FedCRef(Unsupervised):
         )
 
     def unused(self) -> set[str]:
-        return {x for each in OF_START.values() for x in each} - {*OF_START[self.start]}
+        """Returns the settings that the other settings switch off."""
+        every = {name for names in START_SETTINGS.values() for name in names}
+        return every - {*START_SETTINGS[self.start]}
 
     def check(self, problem: Problem) -> None:
-        """Raises ValueError where a simulation needs labels that the data lacks."""
+        """Raises ValueError for a simulation on examples without labels."""
         if not isinstance(self.dirtiness, Default) and self.start != "dirty":
-            raise ValueError("`dirtiness` is of `start` dirty, give both")
+            raise ValueError(f"`dirtiness` needs `start` dirty, got {self.start}")
         has_labels = problem.dataset.labels is not None
         if has_labels and not problem.has_extra:
             return
-        why = "has no labels" if not has_labels else "has examples without labels"
+        reason = "has no labels" if not has_labels else "has examples without labels"
         if self.start == "dirty":
-            raise ValueError(f"`start` dirty is made from classes, and the data {why}")
+            raise ValueError(f"`start` dirty needs labels, but the data {reason}")
         if self.associations == "perfect":
             raise ValueError(
-                f"`associations` perfect knows classes, and the data {why}"
+                f"`associations` perfect needs labels, but the data {reason}"
             )
 
 
-def of_few(size: int) -> dict[str, Any]:
-    """Returns the settings that few examples ask for, see docs/benchmarks/fedcref.md.
+def small_cluster_settings(size: int) -> dict[str, Any]:
+    """Returns the defaults for clusters of few examples (docs/benchmarks/fedcref.md).
 
-    Their models need more epochs to be worth a comparison, but so many that they know
-    each by heart leave nothing to refine. And the largest of few differences, which the
-    test divides by, is smaller.
+    Models of small clusters need more epochs before their errors can be compared. After
+    too many epochs they overfit, and no example changes its cluster. The threshold is
+    larger, because the test divides by the largest difference, which is smaller for few
+    examples.
     """
-    shortage = max(PAPERS_SIZE / max(size, 1), 1)
+    shortage = max(PAPER_CLUSTER_SIZE / max(size, 1), 1)
     return {
         "local_epochs": round(20 * shortage**0.5),
         "threshold": round(0.2 * shortage**0.2, 2),
@@ -305,15 +361,15 @@ def of_few(size: int) -> dict[str, Any]:
 
 
 def levels_of(images: np.ndarray) -> int:
-    """Returns how many values a pixel can have: 17 of digits, 256 of most others."""
-    values = np.unique(images[:SOME].astype(float))
+    """Returns the number of values of a pixel: 17 for digits, 256 for most images."""
+    values = np.unique(images[:NUM_IMAGES].astype(float))
     largest = 255 if images.dtype == np.uint8 else 1
     step = np.median(np.diff(values)) if len(values) > 1 else largest / 255
     return round(largest / step) + 1
 
 
 def start_of(settings: Any, problem: Problem, labels: Any) -> Start:
-    """Returns how clients come to their first clusters."""
+    """Builds the first clustering of the clients."""
     if settings.start == "dirty":
         clusters = simulated.dirty(
             jnp.asarray(labels),
@@ -323,6 +379,7 @@ def start_of(settings: Any, problem: Problem, labels: Any) -> Start:
         return given_clusters("dirty", clusters)
 
     def clustering(num_used) -> Clustering:
+        """Builds the clustering of the server."""
         options = {"num_clusters": problem.num_clusters, "num_used": num_used}
         if settings.start == "k-means":
             return by_kmeans(KMeans().plain(), **options)
@@ -332,13 +389,13 @@ def start_of(settings: Any, problem: Problem, labels: Any) -> Start:
 
 
 def dec_of(settings: Any, shape: tuple[int, ...], **options: Any) -> Clustering:
-    """Returns DEC with its own learning rate."""
+    """Builds DEC, whose Adam has a learning rate of 0.001."""
     autoencoder, optimizer = nn.autoencoder(prod(shape)), optax.adam(1e-3)
     return by_dec(settings, autoencoder, optimizer, **options)
 
 
 def known_of(settings: Any, labels: Any, *, num_clusters: int) -> dict[str, Any]:
-    """Returns the arguments of `fedcref` that an experiment knows by the labels."""
+    """Returns the arguments of `fedcref` that depend on labels, for measurements."""
     if labels is None:
         return {}
     sizes = {"num_clusters": num_clusters, "num_classes": int(labels.max()) + 1}
@@ -351,11 +408,11 @@ def known_of(settings: Any, labels: Any, *, num_clusters: int) -> dict[str, Any]
 
 
 def by_silhouette(key, federation: Federation, *, num_clusters: int):
-    """Returns how many clusters each client finds best: K_i."""
+    """Returns the number of clusters of each client with the best silhouette, K_i."""
     rows = client_rows(federation, unit_length=False)
-    one = partial(count_clusters, most=num_clusters)
+    count = partial(count_clusters, most=num_clusters)
     return clients.for_each(
-        lambda key, x, mask: one(key, x, mask=mask),
+        lambda key, x, mask: count(key, x, mask=mask),
         clients.keys(key, len(rows)),
         rows,
         federation.mask,

@@ -1,8 +1,7 @@
-"""FedMCC: momentum contrastive clustering (https://arxiv.org/abs/2206.05093), and the
-methods that it is compared with.
+"""FedMCC (https://arxiv.org/abs/2206.05093) and the methods of its comparison.
 
-Settings, defaults by the data, networks and views. The algorithms are
-`fcjax.algorithms.fedmcc` and `fcjax.algorithms.fedu`.
+This module has the settings, the defaults, the networks and the augmentations. The
+algorithms are in `fcjax.algorithms.fedmcc` and `fcjax.algorithms.fedu`.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,138 +31,178 @@ from fcjax.methods.encoders import Backbone, backbone_of, encoder_of
 from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering, Network
 
-LOCAL = (
+FIRST_STAGE = (
     *("num_rounds", "local_epochs", "batch_size", "learning_rate", "drop_last"),
     *("microbatch", "backbone", "optimizer"),
 )
-"""How clients train, of every method."""
-SECOND = (
+"""The settings of local training in the first stage, which all methods have."""
+SECOND_STAGE = (
     *("cluster_rounds", "cluster_learning_rate", "cluster_temperature"),
     *("entropy_weight", "momentum"),
 )
+"""The settings of the cluster projector, as the second stage."""
 
 CLUSTERINGS = {
     "auto": ("max_heterogeneity", "whiten"),
     "k-means": ("whiten",),
     "mcc": (),
 }
-"""The settings of k-means, by `cluster_by`."""
+"""The further settings of each value of `cluster_by`."""
 
-ALONE = {"num_rounds": 500, "local_epochs": 1}  # Figure 5 of MCC
-SGD = {"learning_rate": 0.032}  # EasyFL's, for FedU and FedEMA
-# Momentum was chosen where a stage had some hundred steps, of which an average of a
-# hundred keeps the random beginning; 0.99 was not tried with more.
+CENTRAL = {"num_rounds": 500, "local_epochs": 1}  # Figure 5 of MCC
+SGD = {"learning_rate": 0.032}  # EasyFL's value for FedU and FedEMA
+# This momentum was tuned for stages of some hundred steps. There, a target network with
+# momentum 0.99 still resembles its random start. More steps were not tried with 0.99.
 SMALL = {"learning_rate": 1e-3, "cluster_learning_rate": 1e-3, "momentum": 0.9}
 SMOKE = {"num_rounds": 2, "cluster_rounds": 1, "local_epochs": 1}
 
 
 @frozen
 class Contrastive(Method):
-    """Contrastive clustering in two stages, and the methods it is compared with.
+    """The methods learn representations with contrastive losses and cluster them.
 
-    fedmcc, fedu, fedema, fedsimsiam, fedsimclr: rounds of representation learning, then
-    `cluster_by`. fed-cc, fedmcc-one-stage: examples and clusters contrasted at once,
-    without and with target networks. cc, mcc: the same on one client that has all data.
+    Methods for --methods:
+      fedmcc            momentum contrast of examples, then clustering (--cluster-by)
+      fedu              BYOL with divergence-aware predictors, then clustering
+      fedema            BYOL with moving averages of the networks, then clustering
+      fedsimsiam        SimSiam, then clustering
+      fedsimclr         SimCLR, then clustering
+      fed-cc            contrast of examples and of clusters in one stage
+      fedmcc-one-stage  fed-cc with target networks
+      cc                fed-cc on one client with all examples
+      mcc               fedmcc-one-stage on one client with all examples
+
+    In the help of the settings, "small networks" are conv and mlp (--backbone).
     """
 
     partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 5, "p": 0.0}
 
     cluster_by: Annotated[
         Literal["auto", "mcc", "k-means"] | None,
-        shown("auto; --preset paper, cc and mcc mcc"),
+        shown("auto; --preset paper, cc and mcc: mcc"),
     ] = None
-    """The clustering: `mcc` trains a cluster projector on the frozen encoder, `k-means`
-    is federated k-means of the features. `auto` measures how unlike the clients are:
-    k-means for unlike clients, the cluster projector for alike ones."""
+    """How features are clustered. `mcc` trains a cluster projector on the frozen
+    encoder, `k-means` is federated k-means of the features, and `auto` takes k-means
+    for heterogeneous clients and the cluster projector otherwise."""
     max_heterogeneity: Sweep[float] = default(UNLIKE)
-    """With `auto`: the clients are unlike above this measured heterogeneity, 0 to 1."""
+    """Clients count as heterogeneous above this measured heterogeneity, from 0 to 1.
+    Used with `cluster_by` auto."""
     whiten: bool = True
     """Half-whiten the features before k-means."""
-    num_rounds: Sweep[int] = default(100)
-    """Rounds of the first stage, or of the only one; cc, mcc 500; conv as many
-    as 500 steps take, 1,500 of the only one, in the default's batches, 20 at least."""
-    cluster_rounds: Annotated[Sweep[int], Limits(least=1)] = default(10)
-    """Rounds of mcc as the second stage, conv as many as 1,500 steps take, 10 at least;
-    --cluster-by k-means takes none."""
-    local_epochs: Sweep[int] = default(5)
-    """E: epochs that a client trains in a round; cc, mcc 1."""
+    num_rounds: Annotated[
+        Sweep[int],
+        shown(
+            "100; conv: 500 steps (methods with one stage: 1500), at least 20 rounds; "
+            "cc, mcc: 500"
+        ),
+    ] = default(100)
+    """Number of rounds of the first or only stage."""
+    cluster_rounds: Annotated[
+        Sweep[int],
+        Limits(least=1),
+        shown("10; conv: 1500 steps, at least 10 rounds"),
+    ] = default(10)
+    """Number of rounds of the second stage, which trains the cluster projector, at
+    least 1. Federated k-means does not use this setting."""
+    local_epochs: Annotated[Sweep[int], shown("5; cc, mcc: 1")] = default(5)
+    """Epochs that a client trains in each round (E)."""
     batch_size: Sweep[int] = default(128)
-    """n: examples in a local step."""
-    drop_last: Annotated[bool | None, shown("no; the paper preset yes")] = None
-    """Leave a last batch out that is not full, as CC's and EasyFL's code does."""
-    microbatch: Annotated[int | None, Limits(least=1), shown("a batch at once")] = None
-    """Examples that a network takes at a time, which bounds the memory of a batch."""
-    backbone: Backbone = None
-    """The encoder; cc and mcc have resnet34 for colour."""
-    optimizer: Annotated[Literal["adam", "sgd"] | None, shown("by the method")] = None
-    """Of the first stage: adam, or as of fedu, fedema and fedsimsiam sgd, which has
-    momentum 0.9 and a cosine over the rounds."""
-    learning_rate: Sweep[float] = default(3e-4)
-    """Of the first stage; sgd 0.032, small networks 0.001."""
-    cluster_learning_rate: Sweep[float] = default(3e-4)
-    """Of the second stage's Adam; small networks 0.001."""
+    """Number of examples in each local step (n)."""
+    drop_last: Annotated[bool | None, shown("False; --preset paper: True")] = None
+    """Skip the last batch of an epoch if it is not full, as in the code of CC and
+    EasyFL."""
+    microbatch: Annotated[int | None, Limits(least=1), shown("the whole batch")] = None
+    """Number of examples of a batch that a network processes at once, at least 1. A
+    small number needs less memory."""
+    backbone: Annotated[
+        Backbone,
+        shown(
+            "by the data: conv for grey images, resnet18 for colour images (cc, mcc: "
+            "resnet34), -imagenet above 64 pixels, mlp for feature vectors"
+        ),
+    ] = None
+    """The encoder network."""
+    optimizer: Annotated[
+        Literal["adam", "sgd"] | None,
+        shown("adam; fedu, fedema, fedsimsiam: sgd"),
+    ] = None
+    """Optimizer of the first stage. `sgd` has momentum 0.9, weight decay 0.0005 and a
+    cosine schedule over the rounds."""
+    learning_rate: Annotated[
+        Sweep[float], shown("0.0003; small networks: 0.001; sgd: 0.032")
+    ] = default(3e-4)
+    """Learning rate of the first stage."""
+    cluster_learning_rate: Annotated[
+        Sweep[float], shown("0.0003; small networks: 0.001")
+    ] = default(3e-4)
+    """Learning rate of Adam in the second stage."""
     instance_temperature: Positive = default(0.5)
-    """tau_I of examples."""
+    """Temperature tau_I of the contrast of examples, above 0."""
     cluster_temperature: Positive = default(1.0)
-    """tau_C of clusters."""
+    """Temperature tau_C of the contrast of clusters, above 0."""
     entropy_weight: Sweep[float] = default(1.0)
-    """Of the entropies against the contrast of clusters, where there are target
-    networks: 1 as in equation 9, 0.5 has the ratio of CC."""
-    momentum: Annotated[Sweep[float], Limits(most=1)] = default(0.99)
-    """m of the target networks; small networks 0.9."""
+    """Weight of the entropy loss relative to the contrast of clusters, in methods with
+    target networks. 1 is equation 9; 0.5 is the ratio of CC."""
+    momentum: Annotated[
+        Sweep[float], Limits(most=1), shown("0.99; small networks: 0.9")
+    ] = default(0.99)
+    """Momentum m of the target networks, from 0 to 1."""
 
     of_networks: ClassVar[Callable[..., FederatedClustering]]
     """The builder in `fcjax.algorithms.fedmcc` or `fcjax.algorithms.fedu`."""
-    own: ClassVar[tuple[str, ...]] = ()
-    """The settings of the first stage, or of the only one, beside `LOCAL`."""
+    extra_settings: ClassVar[tuple[str, ...]] = ()
+    """The settings of the first stage in addition to `FIRST_STAGE`."""
     in_one_stage: ClassVar[bool] = False
-    """Whether examples and clusters are contrasted at once."""
+    """Whether one stage contrasts both examples and clusters."""
     default_optimizer: ClassVar[str] = "adam"
+    """Default of the setting `optimizer`."""
 
     def resolve(self, problem: Problem) -> MethodSpec:
-        first, chosen = {*LOCAL, *self.own}, self.chosen(problem)
+        """Chooses a value for each setting and returns the method for this problem."""
+        first = {*FIRST_STAGE, *self.extra_settings}
         if self.in_one_stage and self.clustering == "k-means":
             raise ValueError(
                 f"`cluster_by` must be auto or mcc for {self.name}, got k-means"
             )
         second = {"cluster_by", *CLUSTERINGS[self.clustering]}
         if not self.in_one_stage and self.clustering != "k-means":
-            second |= {*SECOND}
-        settings = self.settings(*chosen, names=first | second)
+            second |= {*SECOND_STAGE}
+        settings = self.settings(*self.defaults(problem), names=first | second)
         shared = {k: v for k, v in settings.items() if k in first}
         return MethodSpec(
-            *(self.called(), settings, self.builder(problem), "global"),
+            *(self.full_name(), settings, self.builder(problem), "global"),
             shared=None if self.in_one_stage else Shared(self.name, 1, shared),
         )
 
     @property
     def clustering(self) -> str:
-        """`cluster_by`, or its default."""
+        """The value of `cluster_by`, or its default."""
         is_paper = self.preset == "paper" or self.is_central
         return self.cluster_by or ("mcc" if is_paper else "auto")
 
-    def chosen(self, problem: Problem) -> list[dict[str, Any]]:
-        """Returns the values that presets and data choose; a later one wins."""
+    def defaults(self, problem: Problem) -> list[dict[str, Any]]:
+        """Returns the settings that preset and data choose; the last value counts."""
         is_paper = self.preset == "paper"
         resnet = "resnet34" if self.is_central else "resnet18"
         backbone = self.backbone or backbone_of(problem.shape, resnet=resnet)
         optimizer = self.optimizer or self.default_optimizer
-        # Of few examples every one counts.
-        found: list[dict[str, Any]] = [
+        # Clients with few examples would lose many of them with `drop_last`.
+        values: list[dict[str, Any]] = [
             {"backbone": backbone, "optimizer": optimizer, "drop_last": is_paper},
             {"cluster_by": self.clustering},
         ]
-        found += [ALONE] if self.is_central else []
+        values += [CENTRAL] if self.is_central else []
         if not is_paper and backbone in ("conv", "mlp"):
-            found += [SMALL]
-            found += [self.enough_rounds(problem)] if backbone == "conv" else []
-        found += [SGD] if optimizer == "sgd" else []
-        return [*found, SMOKE] if self.preset == "smoke" else found
+            values += [SMALL]
+            values += [self.enough_rounds(problem)] if backbone == "conv" else []
+        values += [SGD] if optimizer == "sgd" else []
+        return [*values, SMOKE] if self.preset == "smoke" else values
 
     def enough_rounds(self, problem: Problem) -> dict[str, int]:
-        """Returns the rounds in which a small network of images takes enough steps, by
-        the default's epochs and batches (docs/benchmarks/fedmcc.md): some 500 in the
-        first stage and 1,500 in the second, or in the only one.
+        """Returns the numbers of rounds for a small network on images.
+
+        With the default epochs and batches, the first stage has about 500 steps, and
+        the second or only stage has about 1500 (docs/benchmarks/fedmcc.md).
         """
         epochs = 1 if self.is_central else 5
         steps = epochs * -(-ceil(problem.examples_per_client) // 128)
@@ -175,14 +214,17 @@ class Contrastive(Method):
 
     @classmethod
     def algorithm(cls, settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         networks = networks_of(settings, problem)
-        some = len(problem.dataset.examples) if problem.has_extra else None
+        num_clustered = len(problem.dataset.examples) if problem.has_extra else None
         view = cls.view_of(problem.data, problem.shape)
         local = local_of(settings, view)._replace(keep_optimizer=cls.is_central)
-        by_kmeans = partial(kmeans_of, settings, problem.num_clusters, some, local)
+        by_kmeans = partial(
+            kmeans_of, settings, problem.num_clusters, num_clustered, local
+        )
         if cls.in_one_stage:
             kmeans = None if settings.cluster_by == "mcc" else by_kmeans()
-            options = {"num_clustered": some, "kmeans": kmeans}
+            options = {"num_clustered": num_clustered, "kmeans": kmeans}
             return cls.of_networks(settings, *networks, local, **options)
         encoder, projector, clusters = networks
         if settings.cluster_by == "k-means":
@@ -193,7 +235,7 @@ class Contrastive(Method):
             second = cluster_contrast(
                 *(settings, clusters),
                 local._replace(optimizer=adam, schedule=constant),
-                num_clustered=some,
+                num_clustered=num_clustered,
             )
             if settings.cluster_by == "auto":
                 second = by_heterogeneity(by_kmeans(), clusters, second)
@@ -202,18 +244,22 @@ class Contrastive(Method):
 
     @staticmethod
     def heads(projector: Network, *, is_small: bool) -> tuple[Network, ...]:
-        """Returns the networks that the first stage has behind the encoder."""
+        """Returns the networks of the first stage that follow the encoder."""
         del is_small
         return (projector,)
 
     @classmethod
     def view_of(cls, dataset: str, shape: tuple[int, ...]) -> Augment:
-        """Returns the augmentation for examples of this shape: CC's, but for the
-        methods that have one of their own.
+        """Returns the augmentation for examples of this shape.
+
+        This is the augmentation of CC. Some methods have an augmentation of their own.
 
         Args:
-            dataset: its name without folders.
-            shape: of an example.
+            dataset: name of the data set without folders.
+            shape: shape of an example.
+
+        Returns:
+            A function from a key and an example to an augmented example.
         """
         if len(shape) == 1:
             return vector_view
@@ -232,23 +278,26 @@ class Contrastive(Method):
             blur_probability=0.5 if blurs and not is_byol else 0.0,
         )
 
-    def called(self) -> str:
+    def full_name(self) -> str:
+        """Returns the name of the method and its variant, as in results.csv."""
         by_kmeans = self.cluster_by == "k-means" and not self.in_one_stage
         return f"{self.name}+k-means" if by_kmeans else self.name
 
     def adapt(self, split: Split, *, labelled: bool) -> Split:
+        """Fills the fields of a split that were not given with defaults."""
         split = super().adapt(split, labelled=labelled)
         return one_client(split) if self.is_central else split
 
 
 @frozen
 class Byol(Contrastive):
-    """BYOL on the clients, with heads and rates of EasyFL's code."""
+    """Base class of methods that train BYOL, with the networks of EasyFL's code."""
 
     default_optimizer = "sgd"
 
     @staticmethod
     def heads(projector: Network, *, is_small: bool) -> tuple[Network, ...]:
+        """Returns the networks of the first stage that follow the encoder."""
         sizes = {"size": 128, "hidden_size": 512} if is_small else {}
         return nn.byol_head(**sizes), nn.byol_head(**sizes)
 
@@ -264,12 +313,13 @@ class FedEMA(Byol):
 
     name: ClassVar[str] = "fedema"
     of_networks = staticmethod(fedema)
-    own = ("autoscale", "scale", "momentum")
+    extra_settings = ("autoscale", "scale", "momentum")
 
     autoscale: Sweep[float] = default(0.7)
-    """fedema: share (tau) of its own network in a client's second round."""
-    scale: Annotated[Sweep[float], shown("by --autoscale")] = ()
-    """fedema: the weight (lambda) of a client's divergence, instead."""
+    """fedema: share (tau) of the client's own network in the average with the global
+    network in its second round, from 0 to 1. This share determines `scale`."""
+    scale: Annotated[Sweep[float], shown("determined by --autoscale")] = ()
+    """fedema: scale (lambda) of a client's divergence. Replaces `autoscale`."""
 
 
 @frozen
@@ -283,10 +333,11 @@ class FedU(Byol):
 
     name: ClassVar[str] = "fedu"
     of_networks = staticmethod(fedu)
-    own = ("threshold", "momentum")
+    extra_settings = ("threshold", "momentum")
 
     threshold: Sweep[float] = default(0.4)
-    """fedu: divergence (mu) from which a client keeps its own predictor."""
+    """fedu: a client keeps its own predictor if its divergence is at least this
+    threshold (mu)."""
 
 
 @frozen
@@ -294,16 +345,17 @@ class FedMCC(Contrastive):
     """FedMCC: momentum contrastive representations, then a cluster projector.
 
     Examples:
-        >>> FedMCC(num_rounds=20).called(), FedMCC(cluster_by="k-means").called()
+        >>> FedMCC(num_rounds=20).full_name(), FedMCC(cluster_by="k-means").full_name()
         ('fedmcc', 'fedmcc+k-means')
     """
 
     name: ClassVar[str] = "fedmcc"
     of_networks = staticmethod(fedmcc)
-    own = ("instance_temperature", "momentum", "average_target")
+    extra_settings = ("instance_temperature", "momentum", "average_target")
 
     average_target: bool = False
-    """fedmcc, mcc: average the target networks too, as in Table VII."""
+    """fedmcc, fedmcc-one-stage, mcc: average the target networks of the clients, too,
+    as in Table VII."""
 
 
 @frozen
@@ -321,6 +373,7 @@ class FedSimSiam(Contrastive):
 
     @staticmethod
     def heads(projector: Network, *, is_small: bool) -> tuple[Network, ...]:
+        """Returns the networks of the first stage that follow the encoder."""
         if not is_small:
             return nn.simsiam_projector(), nn.simsiam_predictor()
         return (
@@ -330,6 +383,7 @@ class FedSimSiam(Contrastive):
 
     @classmethod
     def view_of(cls, dataset: str, shape: tuple[int, ...]) -> Augment:
+        """Returns the augmentation for examples of this shape."""
         is_colour = len(shape) == 3 and shape[2] > 1
         return simsiam_colour if is_colour else super().view_of(dataset, shape)
 
@@ -345,12 +399,12 @@ class FedSimCLR(Contrastive):
 
     name: ClassVar[str] = "fedsimclr"
     of_networks = staticmethod(fedsimclr)
-    own = ("instance_temperature",)
+    extra_settings = ("instance_temperature",)
 
 
 @frozen
 class FedCC(Contrastive):
-    """Contrastive clustering of examples and clusters at once, under averaging.
+    """Contrastive clustering (CC) under federated averaging, in one stage.
 
     Examples:
         >>> FedCC(preset="smoke").name
@@ -359,13 +413,13 @@ class FedCC(Contrastive):
 
     name: ClassVar[str] = "fed-cc"
     of_networks = staticmethod(cc)
-    own = ("instance_temperature", "cluster_temperature")
+    extra_settings = ("instance_temperature", "cluster_temperature")
     in_one_stage = True
 
 
 @frozen
 class FedMCCOneStage(FedMCC):
-    """FedMCC with examples and clusters contrasted at once.
+    """FedMCC in one stage, which contrasts both examples and clusters.
 
     Examples:
         >>> FedMCCOneStage(preset="smoke").name
@@ -374,13 +428,13 @@ class FedMCCOneStage(FedMCC):
 
     name: ClassVar[str] = "fedmcc-one-stage"
     of_networks = staticmethod(mcc)
-    own = (*FedMCC.own, "cluster_temperature", "entropy_weight")
+    extra_settings = (*FedMCC.extra_settings, "cluster_temperature", "entropy_weight")
     in_one_stage = True
 
 
 @frozen
 class CC(FedCC):
-    """Contrastive clustering on one client that has all data.
+    """Contrastive clustering (CC) on one client with all examples.
 
     Examples:
         >>> CC(preset="smoke").name
@@ -393,7 +447,7 @@ class CC(FedCC):
 
 @frozen
 class MCC(FedMCCOneStage):
-    """Momentum contrastive clustering on one client that has all data.
+    """Momentum contrastive clustering (MCC) on one client with all examples.
 
     Examples:
         >>> MCC(preset="smoke").name
@@ -405,7 +459,7 @@ class MCC(FedMCCOneStage):
 
 
 def networks_of(settings: Any, problem: Problem) -> tuple[Network, Network, Network]:
-    """Returns the encoder, the projector and the cluster projector of CC."""
+    """Builds the encoder, the projector and the cluster projector of CC."""
     width = 256 if settings.backbone in ("conv", "mlp") else None
     channels = (256, 256) if settings.backbone == "mlp" else (16, 32, 64)
     layers = encoder_of(settings.backbone, problem.shape, channels=channels)
@@ -419,7 +473,7 @@ def networks_of(settings: Any, problem: Problem) -> tuple[Network, Network, Netw
 def kmeans_of(
     settings: Any, num_clusters: int, num_clustered: int | None, local: Local
 ) -> FeatureKMeans:
-    """Returns k-means of the features, where `cluster_by` is not mcc."""
+    """Builds federated k-means of the features, for `cluster_by` k-means and auto."""
     kmeans = FeatureKMeans(
         num_clusters,
         whitening=HALF if settings.whiten else 0.0,
@@ -432,7 +486,7 @@ def kmeans_of(
 
 
 def local_of(settings: Any, view: Augment) -> Local:
-    """Returns how a client trains in a round of the first stage."""
+    """Returns the local training of a client in a round of the first stage."""
     if settings.optimizer == "adam":
         optimizer = optax.adam(settings.learning_rate)
         schedule = optax.constant_schedule(1.0)

@@ -1,8 +1,7 @@
-"""SDA-FDC: deep clustering of samples of the clients' generators
-(https://arxiv.org/abs/2211.16965), and the methods that it is compared with.
+"""SDA-FDC (https://arxiv.org/abs/2211.16965) and the methods of its comparison.
 
-Settings, defaults by the data and networks. The algorithms are `fcjax.algorithms.sda`
-and `fcjax.algorithms.autoencoders`.
+This module has the settings, the defaults and the networks. The algorithms are in
+`fcjax.algorithms.sda` and `fcjax.algorithms.autoencoders`.
 """
 
 import math
@@ -17,22 +16,24 @@ from fcjax.algorithms.autoencoders import by_codes, by_dcn
 from fcjax.algorithms.central import Clustering, by_fuzzy_cmeans, by_kmeans, central
 from fcjax.algorithms.sda import Pair, sda
 from fcjax.data.split import Split
-from fcjax.methods import printed_sda_fdc
-from fcjax.methods.base import Method, MethodSpec, Problem, Shared, partitioned_once
+from fcjax.methods import paper_scores_sda_fdc
+from fcjax.methods.base import Method, MethodSpec, Problem, Shared, first_partition
 from fcjax.methods.encoders import is_tiny
 from fcjax.nn.generative import Gan
 from fcjax.settings import Counts, Limits, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
 
-LOCAL = (
+GAN_SETTINGS = (
     *("gan_rounds", "gan_batch_size", "generator_learning_rate"),
     *("discriminator_learning_rate", "gan_decay", "noise_size"),
 )
-# With these weights both terms of Eq. 3 begin about alike: an auto-encoder errs less on
-# small images, and much less on vectors.
+"""The settings of the clients' GANs."""
+# With these values of `cluster_weight`, both terms of Eq. 3 start at about the same
+# size. The reconstruction error is smaller on small images, and smallest on vectors.
 VECTORS = {
-    # Of CCEGAN, later code of the authors. Not as there: its noise is uniform, its Adam
-    # is kept from epoch to epoch and decays weights, and it takes ten times the steps.
+    # The learning rates and the noise size are from CCEGAN, later code of the authors.
+    # CCEGAN differs in other points: uniform noise, Adam with weight decay that keeps
+    # its state between epochs, and ten times the steps.
     "generator_learning_rate": 3e-4,
     "discriminator_learning_rate": 6e-4,
     "noise_size": 5,
@@ -40,92 +41,118 @@ VECTORS = {
     "joint_rounds": 10,
     "cluster_weight": 0.5,
 }
-DIGITS = {  # docs/benchmarks/sda_fdc.md says what was tried
+DIGITS = {  # tuned in docs/benchmarks/sda_fdc.md
     "gan_rounds": 100,
     "joint_rounds": 20,
     "cluster_weight": 2.0,
 }
+NumInit = Annotated[Sweep[int], shown("20; sda-fc-km: 10; sda-fc-fcm: 1")]
 SMOKE = {"gan_rounds": 3, "pretrain_rounds": 3, "joint_rounds": 2, "num_init": 1}
 
 
 @frozen
-class OfExamples(Method):
-    """Clustering of real or synthetic examples on the server.
+class ServerClustering(Method):
+    """The server clusters synthetic examples from the clients' generators.
 
-    sda-fdc: by DCN, an auto-encoder whose codes are drawn to their centroids.
-    sda-fdc-disjoint: by k-means of an auto-encoder's codes. sda-fc-km, sda-fc-fcm: by
-    k-means or fuzzy c-means of the examples. dcn, dcn-disjoint: the first two of real
-    data in one place, however it is dealt: unless clients fail, at the first --p alone.
+    Methods for --methods:
+      sda-fdc           by DCN: an auto-encoder whose codes are drawn to their centroids
+      sda-fdc-disjoint  by k-means of the codes of an auto-encoder
+      sda-fc-km         by k-means of the examples
+      sda-fc-fcm        by fuzzy c-means of the examples
+      dcn               DCN on the real examples of all clients in one place
+      dcn-disjoint      k-means of codes on the real examples in one place
+
+    The partition does not change the result of dcn and dcn-disjoint. They run for the
+    first value of --p alone, unless clients fail.
+
+    In the help of the settings, "tiny images" have less than 16 pixels per side.
     """
 
-    own: ClassVar[Mapping[str, Any]] = {}
-    """Defaults of the method that differ from the fields'."""
+    overrides: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of this method that differ from the defaults of the fields."""
 
     def resolve(self, problem: Problem) -> MethodSpec:
-        settings = self.settings(*self.chosen(problem))
-        gans = {flag: settings[flag] for flag in LOCAL if flag in settings}
+        """Chooses a value for each setting and returns the method for this problem."""
+        settings = self.settings(*self.defaults(problem))
+        gans = {name: settings[name] for name in GAN_SETTINGS if name in settings}
         examples = problem.dataset.examples
         return MethodSpec(
             name=self.name,
             settings=settings,
             build=self.builder(problem),
             scope="global",
-            paper=printed_sda_fdc.scores_of(problem.data, self.name),
-            # The server's examples, as they are and as rows.
+            paper=paper_scores_sda_fdc.scores_of(problem.data, self.name),
+            # The server holds its examples twice: as they are, and as flat rows.
             working_bytes=examples.nbytes + 4 * examples.size,
             sees_all=self.is_central,
             shared=Shared("gan", 1, gans) if gans else None,
         )
 
-    def chosen(self, problem: Problem) -> list[Mapping[str, Any]]:
-        """Returns the values that data and preset choose; a later one wins."""
-        found = [self.own, VECTORS if len(problem.shape) == 1 else {}]
+    def defaults(self, problem: Problem) -> list[Mapping[str, Any]]:
+        """Returns the settings that preset and data choose; the last value counts."""
+        values = [self.overrides, VECTORS if len(problem.shape) == 1 else {}]
         if self.preset != "paper":
-            # Some twelve steps an epoch, where a client has examples for so many.
-            enough = int(problem.examples_per_client) // 12
-            found += [{"gan_batch_size": min(64, max(16, enough))}]
-            found += [DIGITS if is_tiny(problem.shape) else {}]
-        return [*found, SMOKE if self.preset == "smoke" else {}]
+            # A GAN needs about twelve steps in each epoch.
+            batch_size = int(problem.examples_per_client) // 12
+            values += [{"gan_batch_size": min(64, max(16, batch_size))}]
+            values += [DIGITS if is_tiny(problem.shape) else {}]
+        return [*values, SMOKE if self.preset == "smoke" else {}]
 
     @classmethod
     def algorithm(cls, settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         return central(cls.clustering(settings, problem))
 
     @staticmethod
     def clustering(settings: Any, problem: Problem) -> Clustering:
-        """Returns how the server clusters."""
+        """Builds the clustering of the server."""
         raise NotImplementedError
 
     def adapt(self, split: Split, *, labelled: bool) -> Split:
+        """Fills the fields of a split that were not given with defaults."""
         split = super().adapt(split, labelled=labelled)
-        return partitioned_once(split) if self.is_central else split
+        return first_partition(split) if self.is_central else split
 
 
 @frozen
-class Gans(OfExamples):
-    """Clients train a GAN each and upload its generator, once; the server clusters
-    samples of the generators.
+class ClientGans(ServerClustering):
+    """Base class of methods whose clients train GANs.
+
+    Each client uploads its generator once. The server clusters samples of the
+    generators.
     """
 
-    gan_rounds: Counts = default(50)
-    """Epochs in which clients train their GANs."""
-    gan_batch_size: Sweep[int] = default(64)
-    """Real examples, and as many synthetic ones, in a step of a GAN."""
-    generator_learning_rate: Sweep[float] = default(1.8e-3)
-    """Of the generator's Adam in the first round."""
-    discriminator_learning_rate: Sweep[float] = default(2e-4)
-    """Of the discriminator's."""
+    gan_rounds: Annotated[Counts, shown("50; tiny images: 100; --preset paper: 50")] = (
+        default(50)
+    )
+    """Epochs in which clients train their GANs, at least 1."""
+    gan_batch_size: Annotated[
+        Sweep[int],
+        shown("a twelfth of a client's examples, from 16 to 64; --preset paper: 64"),
+    ] = default(64)
+    """Number of real examples in each step of a GAN; there are as many synthetic
+    examples."""
+    generator_learning_rate: Annotated[
+        Sweep[float], shown("0.0018; vectors: 0.0003")
+    ] = default(1.8e-3)
+    """Learning rate of Adam for the generator in the first round."""
+    discriminator_learning_rate: Annotated[
+        Sweep[float], shown("0.0002; vectors: 0.0006")
+    ] = default(2e-4)
+    """Learning rate of Adam for the discriminator in the first round."""
     gan_decay: Sweep[float] = default(0.99)
-    """What both are multiplied by after each round."""
-    noise_size: Sweep[int] = default(62)
-    """Normal inputs of the generator, beside as many categories as --clusters."""
+    """Factor of both learning rates after each round."""
+    noise_size: Annotated[Sweep[int], shown("62; vectors: 5")] = default(62)
+    """Number of normal random inputs of a generator. There is one more input per
+    cluster (--clusters), which selects a category."""
     num_synthetic: Annotated[
-        int | None, Limits(least=1), shown("as many as it holds")
+        int | None, Limits(least=1), shown("the number of the client's examples")
     ] = None
-    """Examples that the server makes with each client's generator."""
+    """Number of synthetic examples from each client's generator, at least 1."""
 
     @classmethod
     def algorithm(cls, settings: Any, problem: Problem) -> FederatedClustering:
+        """Builds the algorithm from the settings of one run."""
         return sda(
             settings,
             gan_of(problem.shape),
@@ -136,23 +163,24 @@ class Gans(OfExamples):
 
 
 @frozen
-class Disjoint(OfExamples):
-    """k-means of the codes of an auto-encoder."""
+class CodeClustering(ServerClustering):
+    """Base class of methods that cluster the codes of an auto-encoder by k-means."""
 
-    pretrain_rounds: Counts = default(50)
-    """Epochs of the auto-encoder alone."""
+    pretrain_rounds: Annotated[Counts, shown("50; vectors: 15")] = default(50)
+    """Epochs that pre-train the auto-encoder, at least 1."""
     batch_size: Sweep[int] = default(128)
-    """Examples in a step of the auto-encoder."""
+    """Number of examples in each step of the auto-encoder."""
     learning_rate: Sweep[float] = default(1e-3)
-    """Of the auto-encoder's Adam."""
-    num_init: Sweep[int] = default(20)
-    """Seedings of k-means, the best by inertia counts; of examples 10, sda-fc-fcm 1."""
+    """Learning rate of Adam for the auto-encoder."""
+    num_init: NumInit = default(20)
+    """Number of starts of k-means; the result with the smallest inertia is kept."""
 
     by_network: ClassVar[Callable[..., Clustering]] = staticmethod(by_codes)
     """The builder in `fcjax.algorithms.autoencoders`."""
 
     @classmethod
     def clustering(cls, settings: Any, problem: Problem) -> Clustering:
+        """Builds the clustering of the server."""
         return cls.by_network(
             settings,
             nn.autoencoder(math.prod(problem.shape)),
@@ -162,23 +190,30 @@ class Disjoint(OfExamples):
 
 
 @frozen
-class Joint(Disjoint):
-    """DCN: an auto-encoder whose codes are drawn to their centroids."""
+class DeepClusteringNetwork(CodeClustering):
+    """Base class of methods that use DCN.
 
-    joint_rounds: Sweep[int] = default(50)
-    """Epochs of the auto-encoder and the clusters by turns."""
+    DCN trains an auto-encoder whose codes are drawn to their centroids.
+    """
+
+    joint_rounds: Annotated[Sweep[int], shown("50; tiny images: 20; vectors: 10")] = (
+        default(50)
+    )
+    """Epochs that train the auto-encoder and the clusters in turns."""
     refresh_every: Counts = default(10)
-    """Epochs of these after which k-means of all codes goes on from the clusters."""
-    cluster_weight: Sweep[float] = default(20.0)
-    """lambda of Eq. 3: of half the squared distance of a code to its centroid, beside
-    the squared error of the example, pixels being 0 to 1."""
+    """Number of these epochs between two runs of k-means on all codes, at least 1."""
+    cluster_weight: Annotated[
+        Sweep[float], shown("20; tiny images: 2; vectors: 0.5")
+    ] = default(20.0)
+    """Weight (lambda of Eq. 3) of half the squared distance of a code to its centroid,
+    relative to the squared reconstruction error for pixels from 0 to 1."""
 
     by_network: ClassVar[Callable[..., Clustering]] = staticmethod(by_dcn)
 
 
 @frozen
-class SDAFDC(Joint, Gans):
-    """SDA-FDC: the server clusters samples of the clients' generators by DCN.
+class SDAFDC(DeepClusteringNetwork, ClientGans):
+    """SDA-FDC: the server clusters samples of the clients' generators with DCN.
 
     Examples:
         >>> SDAFDC(gan_rounds=5).gan_rounds
@@ -189,8 +224,8 @@ class SDAFDC(Joint, Gans):
 
 
 @frozen
-class SDAFDCDisjoint(Disjoint, Gans):
-    """SDA-FDC with k-means of the codes of an auto-encoder in place of DCN.
+class SDAFDCDisjoint(CodeClustering, ClientGans):
+    """SDA-FDC with k-means of the codes of an auto-encoder, instead of DCN.
 
     Examples:
         >>> SDAFDCDisjoint(preset="smoke").name
@@ -201,7 +236,7 @@ class SDAFDCDisjoint(Disjoint, Gans):
 
 
 @frozen
-class SDAFCKM(Gans):
+class SDAFCKM(ClientGans):
     """SDA-FC with k-means of the synthetic examples.
 
     Examples:
@@ -210,15 +245,17 @@ class SDAFCKM(Gans):
     """
 
     name: ClassVar[str] = "sda-fc-km"
-    own: ClassVar[Mapping[str, Any]] = {"num_init": 10}
+    overrides: ClassVar[Mapping[str, Any]] = {"num_init": 10}
 
-    num_init: Sweep[int] = default(20)
-    """Seedings of k-means, the best by inertia counts; of examples 10, sda-fc-fcm 1."""
+    num_init: NumInit = default(20)
+    """Number of starts of k-means; the result with the smallest inertia is kept."""
     unit_length: bool = True
-    """Scale every example to L2 norm 1, as the authors do."""
+    """sda-fc-km, sda-fc-fcm: scale each example to L2 norm 1, as in the authors'
+    code."""
 
     @staticmethod
     def clustering(settings: Any, problem: Problem) -> Clustering:
+        """Builds the clustering of the server."""
         number = problem.num_clusters
         return by_kmeans(settings, num_clusters=number, by_cosine=settings.unit_length)
 
@@ -233,13 +270,14 @@ class SDAFCFCM(SDAFCKM):
     """
 
     name: ClassVar[str] = "sda-fc-fcm"
-    own: ClassVar[Mapping[str, Any]] = {"num_init": 1}
+    overrides: ClassVar[Mapping[str, Any]] = {"num_init": 1}
 
     fuzzifier: Annotated[Sweep[float], Limits(above=1)] = default(1.1)
-    """sda-fc-fcm: m."""
+    """sda-fc-fcm: fuzzifier m of fuzzy c-means, above 1."""
 
     @staticmethod
     def clustering(settings: Any, problem: Problem) -> Clustering:
+        """Builds the clustering of the server."""
         cosine = settings.unit_length
         return by_fuzzy_cmeans(
             settings, num_clusters=problem.num_clusters, by_cosine=cosine
@@ -247,8 +285,8 @@ class SDAFCFCM(SDAFCKM):
 
 
 @frozen
-class DCN(Joint):
-    """Deep clustering network (DCN) on all data in one place.
+class DCN(DeepClusteringNetwork):
+    """Deep clustering network (DCN) on all examples in one place.
 
     Examples:
         >>> DCN(preset="smoke").name
@@ -260,8 +298,8 @@ class DCN(Joint):
 
 
 @frozen
-class DCNDisjoint(Disjoint):
-    """k-means of the codes of an auto-encoder, on all data in one place.
+class DCNDisjoint(CodeClustering):
+    """k-means of the codes of an auto-encoder, on all examples in one place.
 
     Examples:
         >>> DCNDisjoint(preset="smoke").name
@@ -273,17 +311,22 @@ class DCNDisjoint(Disjoint):
 
 
 def gan_of(shape: tuple[int, ...]) -> Gan:
-    """Returns the networks of a client."""
-    if len(shape) == 1:  # those of CCEGAN, the authors' later code
+    """Builds the generator and the discriminator of a client.
+
+    The networks for vectors are from CCEGAN, and those for images from SDA-FC. Both are
+    code of the authors.
+    """
+    if len(shape) == 1:
         return nn.mlp_gan(shape[0])
-    height, width, colours = shape  # as in the authors' code of SDA-FC
+    height, width, colours = shape
     sizes = {"channels": 32, "hidden_size": 256} if is_tiny(shape) else {}
     return nn.dcgan((height, width, colours), **sizes)
 
 
 def optimizers_of(settings: Any, shape: tuple[int, ...]) -> Pair:
-    """Returns the optimisers of generator and discriminator, with CCEGAN's betas for
-    vectors.
+    """Builds the optimizers of generator and discriminator.
+
+    The betas of Adam for vectors are those of CCEGAN.
     """
     adam = partial(optax.adam, b1=0.5, b2=0.9 if len(shape) == 1 else 0.999)
     rates = settings.generator_learning_rate, settings.discriminator_learning_rate
@@ -291,5 +334,5 @@ def optimizers_of(settings: Any, shape: tuple[int, ...]) -> Pair:
 
 
 def adam_of(settings: Any) -> optax.GradientTransformation:
-    """Returns the optimiser of the auto-encoder."""
+    """Builds the optimizer of the auto-encoder."""
     return optax.adam(settings.learning_rate)

@@ -1,4 +1,4 @@
-"""Whether one method is better than another, from runs paired by their seeds."""
+"""Comparison of two methods by pairs of runs with the same seed."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -12,59 +12,63 @@ PARTITION = (
     *("partition", "partition_seed", "class_range", "samples_per_class"),
     *("max_clients", "min_client_size"),
 )
-"""The settings of config.json that decide which examples a seed gives to a client."""
+"""Settings in config.json that decide the partition of a seed."""
 PARTITION_AXES = ("clients", "client_size", "clusters", "failure_rate")
+"""Axes that decide the partition of a seed, besides the heterogeneity."""
 
 
-def compared(
-    ours: Sequence[Run],
-    others: Sequence[Run],
+def compare_runs(
+    first: Sequence[Run],
+    second: Sequence[Run],
     *,
     by: Sequence[str] = (),
     scores: Sequence[str] = ("nmi",),
     but: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Returns one row per setting of `by` and score, see `Results.compare`.
+    """Compares the runs of two folders that have the same seed and settings.
 
     Args:
-        ours: runs of one folder.
-        others: runs of one folder. Runs without a partner are left out.
-        by: columns that make a row; empty takes the varied ones, see `varied`.
-        scores: columns of results.csv, the larger the better.
-        but: columns in which two partners may differ.
+        first: runs of the first folder. Runs without a partner are left out.
+        second: runs of the second folder.
+        by: columns whose values define a row; empty takes the result of `varied`.
+        scores: columns of results.csv, where higher is better.
+        but: columns that may differ between the runs of a pair.
+
+    Returns:
+        One row per setting and score, see `Results.compare`.
 
     Raises:
-        ValueError: a column or score is missing, two runs of one have the same values
-            of all columns that partners share, or no two runs are partners.
+        ValueError: a column or score is missing, two runs of a folder have the same
+            keys, or there are no pairs.
     """
-    check_same_partition(ours[0], others[0])
-    both = varied(ours, others, but=but)
+    check_same_partition(first[0], second[0])
+    both = varied(first, second, but=but)
     by = list(by or both)
-    keys = keys_of(ours[0], others[0], by=by, but=but, varied=both)
-    one, two = (table_of(group, keys, scores) for group in (ours, others))
+    keys = keys_of(first[0], second[0], by=by, but=but, varied=both)
+    one, two = (table_of(group, keys, scores) for group in (first, second))
     pairs: Any = one.merge(two, on=keys, suffixes=("_first", "_second"))
     if pairs.empty:
         raise ValueError(
-            f"no run of {ours[0].folder.directory} has the {', '.join(keys)} of one of "
-            f"{others[0].folder.directory}"
+            f"no run of {first[0].folder.directory} has the same {', '.join(keys)} as "
+            f"a run of {second[0].folder.directory}"
         )
     settings = pairs.groupby(by, sort=False) if by else [((), pairs)]
     lines: list[dict[str, Any]] = []
     for setting, group in settings:
         for score in scores:
-            first, second = group[f"{score}_first"], group[f"{score}_second"]
-            found = paired(first.tolist(), second.tolist())
+            x, y = group[f"{score}_first"], group[f"{score}_second"]
+            test = paired(x.tolist(), y.tolist())
             lines.append(
                 {
                     **dict(zip(by, setting, strict=True)),
                     "score": score,
-                    "first": first.mean(),
-                    "second": second.mean(),
-                    "difference": found.mean,
-                    **{k: getattr(found, k) for k in ("low", "high", "probability")},
-                    "p_value": found.p_value,
-                    "more_seeds": found.more_seeds,
-                    "seeds": found.n,
+                    "first": x.mean(),
+                    "second": y.mean(),
+                    "difference": test.mean,
+                    **{k: getattr(test, k) for k in ("low", "high", "probability")},
+                    "p_value": test.p_value,
+                    "more_seeds": test.more_seeds,
+                    "seeds": test.n,
                 }
             )
     table = pd.DataFrame(lines)
@@ -74,6 +78,7 @@ def compared(
 
 
 def better(line: dict[Any, Any]) -> str:
+    """Returns which method is significantly better in a row of `compare_runs`."""
     if not line["holm"] < SURE:
         return "no difference seen"
     return "the first" if line["difference"] > 0 else "the second"
@@ -82,7 +87,22 @@ def better(line: dict[Any, Any]) -> str:
 def keys_of(
     one: Run, other: Run, *, by: Sequence[str], but: Collection[str], varied: list[str]
 ) -> list[str]:
-    """Returns the columns in which two partners are alike, or raises ValueError."""
+    """Returns the columns that must be equal for the two runs of a pair.
+
+    Args:
+        one: a run of the first folder.
+        other: a run of the second folder.
+        by: columns whose values define a row of the comparison.
+        but: columns that may differ between the runs of a pair.
+        varied: columns that vary in either folder.
+
+    Returns:
+        The columns.
+
+    Raises:
+        ValueError: a folder lacks a column of `by` or the seed, a column is in `by` and
+            in `but`, or the folders have different rules of partition.
+    """
     for run in (one, other):
         for name in (*by, "seed"):
             if name not in run.folder.names:
@@ -91,49 +111,68 @@ def keys_of(
                     f"{' '.join(run.folder.names)}"
                 )
     if both := {*by} & {*but}:
-        raise ValueError(f"`by` {both.pop()} makes no rows: `where` chooses one value")
-    # Partners have the same partition in any case.
+        name = both.pop()
+        raise ValueError(
+            f"`by` {name} cannot define rows, because `where` selects one value of "
+            f"{name}"
+        )
+    # The runs of a pair have the same partition.
     rule = one.folder.names[0]
     if rule not in other.folder.names:
         raise ValueError(
-            f"{one.folder.directory} is partitioned by {rule}, "
-            f"{other.folder.directory} by {other.folder.names[0]}"
+            f"{one.folder.directory} is partitioned by {rule}, and "
+            f"{other.folder.directory} by {other.folder.names[0]}; compare runs with "
+            "the same rule"
         )
     same = {*one.folder.columns} & {*other.folder.columns} - {*but}
-    each = dict.fromkeys([*by, rule, *PARTITION_AXES, *varied, "seed"])
-    return [name for name in each if name in same]
+    names = dict.fromkeys([*by, rule, *PARTITION_AXES, *varied, "seed"])
+    return [name for name in names if name in same]
 
 
 def table_of(
     runs: Sequence[Run], keys: Sequence[str], scores: Sequence[str]
 ) -> pd.DataFrame:
-    """Returns one row per run: the values that partners share, and the scores."""
+    """Returns one row per run, with the columns `keys` and the scores.
+
+    Args:
+        runs: runs of one folder.
+        keys: columns that identify a pair.
+        scores: columns of results.csv.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: a run has no score, or two runs have the same keys.
+    """
     for run in runs:
         for score in scores:
             if not isinstance(run.row.get(score), int | float):
                 raise ValueError(
-                    f"`score` {score}: {run.folder.directory} has none for {run.name}"
+                    f"`score` {score}: {run.folder.directory} has no number for "
+                    f"{run.name}"
                 )
     table: Any = pd.DataFrame([run.row for run in runs])
     (twice,) = table.duplicated(list(keys)).to_numpy().nonzero()
     if len(twice):
         raise ValueError(
             f"{runs[0].folder.directory} has several runs with {runs[twice[0]].name}: "
-            "choose one by `where`"
+            "select one of them with `where`"
         )
     return table[[*keys, *scores]].astype(float)
 
 
 def varied(
-    ours: Sequence[Run], others: Sequence[Run], *, but: Collection[str]
+    first: Sequence[Run], second: Sequence[Run], *, but: Collection[str]
 ) -> list[str]:
-    """Returns the columns that both folders have and that vary within either, without
-    the seed and those of `but`.
+    """Returns the columns of both folders that vary in at least one of them.
+
+    The seed and the columns of `but` are left out.
     """
-    both = {*ours[0].folder.columns} & {*others[0].folder.columns} - {"seed", *but}
+    both = {*first[0].folder.columns} & {*second[0].folder.columns} - {"seed", *but}
     names = dict.fromkeys(
         name
-        for group in (ours, others)
+        for group in (first, second)
         for name in group[0].folder.columns
         if len({float(run.row[name]) for run in group}) > 1
     )
@@ -141,17 +180,25 @@ def varied(
 
 
 def check_same_partition(one: Run, other: Run) -> None:
-    """Raises ValueError where a seed partitions the examples otherwise."""
+    """Checks that a seed gives the same partition in two folders.
+
+    Args:
+        one: a run of the first folder.
+        other: a run of the second folder.
+
+    Raises:
+        ValueError: a setting of the partition differs.
+    """
 
     def partition_of(run: Run) -> dict[str, Any]:
-        found = {name: run.folder.config.get(name) for name in PARTITION}
+        settings = {name: run.folder.config.get(name) for name in PARTITION}
         is_given = "client_size" in run.folder.names
-        return {**found, "client_size": "given" if is_given else None}
+        return {**settings, "client_size": "given" if is_given else None}
 
     first, second = partition_of(one), partition_of(other)
     for name in first:
         if first[name] != second[name]:
             raise ValueError(
-                f"{one.folder.directory} and {other.folder.directory} are partitioned "
-                f"otherwise: `{name}` is {first[name]} and {second[name]}"
+                f"{one.folder.directory} and {other.folder.directory} have different "
+                f"partitions: `{name}` is {first[name]} and {second[name]}"
             )

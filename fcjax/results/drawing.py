@@ -1,4 +1,4 @@
-"""The figures of a run and of its grid."""
+"""The figures of a run and of a grid of runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,127 +15,153 @@ from fcjax.results.store import CommunityAssignments, Folder
 
 
 class Graph(NamedTuple):
-    """The association graph of the clusters that are not empty, V of them."""
+    """The association graph of the V clusters that are not empty."""
 
     edges: Bool[np.ndarray, "V V"]
+    """Whether two clusters are associated."""
     sizes: Integer[np.ndarray, "V"]
-    """Examples of each."""
+    """The number of examples of each cluster."""
     groups: Integer[np.ndarray, "V"]
-    """The class that each matches on its client, or without labels the connected
-    component that it is in; -1 where there is none, as of a cluster without an edge."""
+    """The class that matches each cluster on its client. For data without labels, the
+    connected component of the cluster. -1 without a class, or without an edge."""
 
 
-def graph(kept: CommunityAssignments, labels: Integer[np.ndarray, "L"] | None) -> Graph:
-    """Returns the graph of a run as it is drawn.
+def graph(
+    communities: CommunityAssignments, labels: Integer[np.ndarray, "L"] | None
+) -> Graph:
+    """Returns the association graph of a run for a figure, without empty clusters.
 
     Args:
-        kept: of the run.
-        labels: of the first L examples of the pool, if they have any.
+        communities: the communities of the run.
+        labels: [L] true classes of the first L examples of the pool; None for data
+            without labels.
+
+    Returns:
+        The graph.
     """
-    num_clients, num_clusters = kept.community.shape
+    num_clients, num_clusters = communities.community.shape
     sizes = np.zeros((num_clients, num_clusters), int)
     groups = np.full((num_clients, num_clusters), -1)
-    for client, clusters in enumerate(kept.graph_cluster):
-        own = clusters >= 0
-        sizes[client] = np.bincount(clusters[own], minlength=num_clusters)
+    for client, clusters in enumerate(communities.graph_cluster):
+        is_counted = clusters >= 0
+        sizes[client] = np.bincount(clusters[is_counted], minlength=num_clusters)
         if labels is None:
             continue
-        own &= kept.indices[client] < len(labels)
-        if own.any():
-            classes = labels[kept.indices[client, own]]
-            names = metrics.match(classes, clusters[own])
-            # Clusters that match no class have names above all of them.
+        is_counted &= communities.indices[client] < len(labels)
+        if is_counted.any():
+            classes = labels[communities.indices[client, is_counted]]
+            names = metrics.match(classes, clusters[is_counted])
+            # `match` names clusters without a class by numbers above all classes.
             names = np.where(np.isin(names, classes), names, -1)
-            groups[client, clusters[own]] = names
-    shown = sizes.ravel() > 0
-    edges = kept.edges.reshape(shown.size, shown.size)[shown][:, shown]
-    groups = groups.ravel()[shown]
+            groups[client, clusters[is_counted]] = names
+    occupied = sizes.ravel() > 0
+    edges = communities.edges.reshape(occupied.size, occupied.size)
+    edges, groups = edges[occupied][:, occupied], groups.ravel()[occupied]
     if labels is None:
         _, components = connected_components(edges, directed=False)
         groups = np.where(edges.any(axis=1), components, -1)
-    return Graph(edges, sizes.ravel()[shown], groups)
+    return Graph(edges, sizes.ravel()[occupied], groups)
 
 
-def matched_by_client(
-    dataset: data.Dataset, holders: np.ndarray, clusters: np.ndarray
+def match_by_client(
+    dataset: data.Dataset, clients: np.ndarray, clusters: np.ndarray
 ) -> np.ndarray:
-    """Returns clusters by the names of the classes that they match on their client,
-    where clients cluster on their own: one number then means the same for all. As they
-    are where there are no labels.
+    """Renames the clusters of each client to the classes that match them.
+
+    Clients that cluster separately use the same cluster numbers for different things.
+    After renaming, a number means the same for all clients.
+
+    Args:
+        dataset: the P examples. Without labels the clusters stay as they are.
+        clients: [P] the client of each example, -1 for none.
+        clusters: [P] the cluster of each example within its client, -1 for none.
+
+    Returns:
+        [P] the renamed clusters.
     """
-    labels, named = dataset.labels, clusters.copy()
+    labels, renamed = dataset.labels, clusters.copy()
     if labels is None:
-        return named
-    assigned = clusters >= 0
-    for client in np.unique(holders[assigned & (holders >= 0)]):
-        own = assigned & (holders == client)
-        named[own] = metrics.match(labels[own], clusters[own])
-    return named
+        return renamed
+    has_cluster = clusters >= 0
+    for client in np.unique(clients[has_cluster & (clients >= 0)]):
+        members = has_cluster & (clients == client)
+        renamed[members] = metrics.match(labels[members], clusters[members])
+    return renamed
 
 
 def figures_of_run(
     folder: Path,
     dataset: data.Dataset,
-    holders: np.ndarray,
+    clients: np.ndarray,
     clusters: np.ndarray,
     embedding: np.ndarray | None,
-    found: CommunityAssignments | None = None,
+    communities: CommunityAssignments | None = None,
     *,
     scope: str = "global",
     title: str = "",
 ) -> None:
-    """Draws what one run found.
+    """Draws the figures of one run.
+
+    These are the partition and the confusion matrix for data with labels, a sheet of
+    images for images, the association graph for communities, and a map of the
+    embedding.
 
     Args:
-        folder: created if need be.
-        dataset: P examples.
-        holders: [P or more] client of each example, -1 where nobody holds it; what
-            goes beyond the data set is not shown.
-        clusters: [P or more], -1 where there is none.
-        embedding: [P or more, D], NaN where there is none; None draws none.
-        found: its communities; None draws none.
-        scope: of the method; clients' own clusters are shown as the classes that each
-            client matches them with.
-        title: method, data set, heterogeneity and seed.
+        folder: folder of the figures; created if it is missing.
+        dataset: the P examples.
+        clients: [P or more] the client of each example, -1 for none. Entries after the
+            first P are ignored, here and in the next two arguments.
+        clusters: [P or more] the cluster of each example, -1 for none.
+        embedding: [P or more, D] the embedding of each example, NaN for none. None
+            draws no map.
+        communities: the communities of the run; None draws no association graph.
+        scope: scope of the method. If it is not "global", the clusters of each client
+            are renamed to the classes that match them.
+        title: title of each figure: method, data set, heterogeneity and seed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     count, labels = len(dataset.examples), dataset.labels
-    holders, clusters = holders[:count], clusters[:count]
+    clients, clusters = clients[:count], clusters[:count]
     if scope != "global":
-        clusters = matched_by_client(dataset, holders, clusters)
-    assigned = clusters >= 0
+        clusters = match_by_client(dataset, clients, clusters)
+    has_cluster = clusters >= 0
     if labels is not None:
-        figures.partition(labels, holders, folder / "partition.png", title)
+        figures.partition(labels, clients, folder / "partition.png", title)
         figures.confusion(
-            labels[assigned], clusters[assigned], folder / "confusion.png", title
+            labels[has_cluster], clusters[has_cluster], folder / "confusion.png", title
         )
     images = dataset.examples
-    if images.ndim == 4 and images.shape[-1] in (1, 3) and assigned.any():
+    if images.ndim == 4 and images.shape[-1] in (1, 3) and has_cluster.any():
         figures.contact_sheet(images, clusters, folder / "clusters.png", title=title)
-    if found is not None:
-        path, shown = folder / "associations.png", graph(found, labels)._asdict()
-        figures.associations(path=path, title=title, **shown)
+    if communities is not None:
+        path, nodes = folder / "associations.png", graph(communities, labels)
+        figures.associations(path=path, title=title, **nodes._asdict())
     if embedding is None:
         return
     embedding = embedding[:count]
-    held = np.isfinite(embedding).all(axis=1) & (holders >= 0) & assigned
-    if held.sum() >= 4:
+    mapped = np.isfinite(embedding).all(axis=1) & (clients >= 0) & has_cluster
+    if mapped.sum() >= 4:
         figures.tsne(
-            embedding[held],
-            None if labels is None else labels[held],
-            holders[held],
+            embedding[mapped],
+            None if labels is None else labels[mapped],
+            clients[mapped],
             folder / "embedding.png",
-            assignments=clusters[held],
+            assignments=clusters[mapped],
             title=title,
         )
 
 
 def figures_of_grid(folder: Folder, out: Path) -> None:
-    """Draws what the runs that were asked for have in common, see `grid_figures`."""
+    """Draws the figures of the requested runs of a results folder.
+
+    Args:
+        folder: the results folder.
+        out: folder of the figures, see `grid_figures`.
+    """
     grid_figures(
         out,
-        folder.asked(folder.rows),
-        folder.asked(folder.rounds),
+        folder.requested(folder.rows),
+        folder.requested(folder.rounds),
         by=folder.settings,
         start=folder.config.get("start_stage", ""),
         reported=folder.config.get("reported", ()),
@@ -151,31 +177,26 @@ def grid_figures(
     start: str = "",
     reported: Sequence[str] = (),
 ) -> None:
-    """Draws the learning curves of all settings, what the method reports, and the
-    scores against every number that varies, with a line for each setting of the others.
+    """Draws the figures of a grid of runs.
+
+    learning_curves.png has scores and loss by round, one line per setting.
+    iterations.png has the quantities that the method reports. against_NAME.png has the
+    scores against each number that varies, one line per setting of the other columns.
 
     Args:
-        folder: created if need be.
-        rows: one a run, as in results.csv.
-        history: one a run a round, as in history.csv.
-        by: what tells the settings apart, first what they are dealt by, such as p,
-            then whatever varies but for the seed.
-        start: the stage that ends in what the others set out from, if there is one.
-        reported: what the method reports in its rounds.
+        folder: folder of the figures; created if it is missing.
+        rows: one row per run, as in results.csv.
+        history: one row per run and round, as in history.csv.
+        by: columns whose values define a setting: the heterogeneity first, then all
+            columns that vary except for the seed.
+        start: name of the stage whose last round is the starting point in
+            iterations.png; "" for none.
+        reported: columns of `history` that the method reports.
     """
-    labelled = rows[0]["nmi"] is not None
-    values = ("nmi", "acc", "loss") if labelled else ("loss",)
-    # An extended grid has its settings in the order in which they were asked for.
-    # Numbers before text, which no number compares with.
-    history = sorted(
-        history,
-        key=lambda row: [(isinstance(row[name], str), row[name]) for name in by],
-    )
-    title = titled(rows, [*by, "seed"])
-    figures.learning_curves(
-        history, folder / "learning_curves.png", by=by, values=values, title=title
-    )
-    history = since(history, start, by=by)
+    labelled, history = rows[0]["nmi"] is not None, by_setting(history, by)
+    title = figure_title(rows, [*by, "seed"])
+    learning_curves(folder / "learning_curves.png", rows, history, by=by)
+    history = rounds_after_stage(history, start, by=by)
     measured = [
         name for name in reported if any(row.get(name) is not None for row in history)
     ]
@@ -201,30 +222,102 @@ def grid_figures(
         )
 
 
-def titled(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Returns the title of a figure: method, data set, and what all rows share."""
-    shared = [
-        f"{name} {rows[0][name]}"
+def learning_curves(
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    history: Sequence[Mapping[str, Any]],
+    *,
+    by: Sequence[str],
+) -> None:
+    """Draws scores and loss by round, with the scores of k-means on the raw examples.
+
+    Args:
+        path: file to write; the ending sets the format.
+        rows: one row per run, as in results.csv.
+        history: one row per run and round, as in history.csv.
+        by: columns whose values define a setting.
+    """
+    labelled = rows[0]["nmi"] is not None
+    names = ("nmi", "acc")
+    baselines = {
+        name: sorted(
+            {x for row in rows if (x := row.get(f"kmeans_{name}")) is not None}
+        )
         for name in names
-        if len({row[name] for row in rows}) == 1
-    ]
-    return ", ".join([f"{rows[0]['method']} on {rows[0]['dataset']}", *shared])
+    }
+    figures.learning_curves(
+        *(by_setting(history, by), path),
+        by=by,
+        values=(*names, "loss") if labelled else ("loss",),
+        baselines=baselines,
+        title=figure_title(rows, [*by, "seed"]),
+    )
 
 
-def since(
+def by_setting(
+    history: Sequence[Mapping[str, Any]], by: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    """Returns the rounds in ascending order of the columns `by`.
+
+    The rounds of an extended grid are in the order of the commands. Numbers stand
+    before text, because the two cannot be compared.
+    """
+    return sorted(
+        history,
+        key=lambda row: [(isinstance(row[name], str), row[name]) for name in by],
+    )
+
+
+def figure_title(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Returns the title of a figure: method, data set, shared settings, and seeds.
+
+    Args:
+        rows: one row per run, with the columns method, dataset and those of `names`.
+        names: columns for the title. A column that varies is left out. Of several
+            seeds the title has the number.
+
+    Returns:
+        The title.
+
+    Examples:
+        >>> rows = [{"method": "ccfc", "dataset": "digits", "p": 0.25, "seed": 0}]
+        >>> figure_title(rows, ["p", "seed"])
+        'ccfc on digits, heterogeneity p 0.25, seed 0'
+    """
+    parts = [f"{rows[0]['method']} on {rows[0]['dataset']}"]
+    for name in dict.fromkeys(names):
+        values = {row[name] for row in rows}
+        if len(values) == 1 and name == "natural":
+            parts.append("natural partition")
+        elif len(values) == 1:
+            parts.append(f"{figures.in_words(name)} {rows[0][name]}")
+        elif name == "seed":
+            parts.append(f"{len(values)} seeds")
+    return ", ".join(parts)
+
+
+def rounds_after_stage(
     history: Sequence[Mapping[str, Any]], start: str, *, by: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """Returns the rounds after a stage, and before them the last one of it as their
-    round 0 of each run; all rounds where there is no such stage.
+    """Returns the rounds after a stage, with the last round of that stage as round 0.
+
+    Args:
+        history: one row per run and round, as in history.csv.
+        start: name of the stage.
+        by: columns whose values define a setting.
+
+    Returns:
+        Round 0 of each run and the rounds of the later stages; all rounds if there is
+        no stage of this name.
     """
-    begun: dict[tuple, Mapping[str, Any]] = {}
+    last: dict[tuple, Mapping[str, Any]] = {}
     for row in history:
         if row["stage"] == start:
-            begun[tuple(row[name] for name in [*by, "seed"])] = {**row, "round": 0}
-    if not begun:
+            last[tuple(row[name] for name in [*by, "seed"])] = {**row, "round": 0}
+    if not last:
         return list(history)
-    place = max(int(row["stage_index"]) for row in begun.values())
-    after = [row for row in history if int(row["stage_index"]) > place]
-    # A curve breaks between two stages.
-    name = after[0]["stage"] if after else start
-    return [*({**row, "stage": name} for row in begun.values()), *after]
+    index = max(int(row["stage_index"]) for row in last.values())
+    later = [row for row in history if int(row["stage_index"]) > index]
+    # Round 0 takes the name of the next stage, because curves break between stages.
+    name = later[0]["stage"] if later else start
+    return [*({**row, "stage": name} for row in last.values()), *later]

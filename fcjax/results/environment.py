@@ -1,4 +1,4 @@
-"""The machine, the code and the data that a result depends on."""
+"""The machine, the code and the data that results depend on."""
 
 import hashlib
 import os
@@ -16,14 +16,18 @@ from fcjax.parallel.exact import num_cores
 from fcjax.parallel.mesh import all_devices
 
 PACKAGE = Path(__file__).parents[1]
+"""Folder of the package fcjax."""
 PACKAGES = ("fcjax", "jax", "jaxlib", "flax", "optax", "numpy", "scikit-learn")
+"""Packages whose versions are recorded."""
 COMPILER = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_OPTIMIZATION_LEVEL")
-"""What of the user's environment says how XLA compiles, and so how it rounds."""
+"""Environment variables with options of the XLA compiler, which affect rounding."""
 
 
 def environment() -> dict[str, Any]:
-    """Returns what this process runs with; `changed` is whether tracked files differ
-    from the commit, which is None outside a checkout.
+    """Returns commit, versions and machine of this process.
+
+    `commit` is None outside a git checkout. `changed` is whether tracked files differ
+    from the commit.
     """
     devices = all_devices()
     commit = _git("rev-parse", "HEAD")
@@ -36,12 +40,12 @@ def environment() -> dict[str, Any]:
         "cores": num_cores(),
         "devices": f"{len(devices)} x {devices[0].device_kind}",
         "backend": jax.default_backend(),
-        "compiler": asked_of_compiler(),
+        "compiler": compiler_options(),
     }
 
 
-def asked_of_compiler() -> dict[str, str]:
-    """Returns of `COMPILER` what is set."""
+def compiler_options() -> dict[str, str]:
+    """Returns those variables of `COMPILER` that are set."""
     return {name: os.environ[name] for name in COMPILER if name in os.environ}
 
 
@@ -49,24 +53,25 @@ def processor() -> str:
     """Returns the name of this machine's processor."""
     path = Path("/proc/cpuinfo")
     text = path.read_text() if path.exists() else ""
-    named = re.search(r"^model name\s*:(.*)$", text, re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:(.*)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def digest(array: np.ndarray) -> str:
-    """Returns what tells arrays apart: their shape, type and values in 16 digits."""
-    found = hashlib.blake2b(f"{array.shape} {array.dtype}".encode(), digest_size=8)
-    found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
+    """Returns a digest of shape, type and values of an array, 16 hexadecimal digits."""
+    result = hashlib.blake2b(f"{array.shape} {array.dtype}".encode(), digest_size=8)
+    result.update(np.ascontiguousarray(array).data)
+    return result.hexdigest()
 
 
 def _git(*command: str) -> str | None:
-    # Not of a repository that an installed package happens to lie in.
+    """Returns the output of a git command; None outside a checkout of fcjax."""
+    # An installed package may lie inside another repository.
     if not (PACKAGE.parent / ".git").exists():
         return None
     options = {"cwd": PACKAGE, "capture_output": True, "text": True, "check": True}
-    own = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        return subprocess.run(["git", *command], env=own, **options).stdout.strip()
+        return subprocess.run(["git", *command], env=env, **options).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None

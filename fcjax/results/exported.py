@@ -1,8 +1,8 @@
-"""A finished run as one file that embeds and assigns new examples.
+"""The exported model of a run: one file that embeds and clusters new examples.
 
-The file holds an exported program and the weights that it takes, so that reading it
-needs neither the method's code nor its settings. The runs of a grid share the program,
-which takes much longer to export than a run's weights to write.
+The file has an exported JAX program and its weights. Reading the file needs neither the
+code nor the settings of the method. The runs of a grid share one program, because its
+export takes much longer than writing weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,50 +22,51 @@ from fcjax.data.augment import to_float
 from fcjax.types import FederatedClustering, Federation, PyTree, State
 
 BATCH = 256
-"""Examples a call; the last batch is filled up with copies of its first."""
+"""Number of examples per call of the program. The last batch is padded with copies."""
 
 WEIGHTS = "weights/"
-"""What the names of the weights begin with in the file."""
-
+"""Prefix of the names of the weights in the file."""
 
 ANYWHERE = AbstractMesh(
     *((), ()), abstract_device=AbstractDevice("any", num_cores=None, platform="any")
 )
-"""What is traced for it asks for nothing that is good on one platform alone."""
+"""A mesh without a platform: programs that are traced for it run on all platforms."""
 
 
 class Program(NamedTuple):
-    """How a method embeds and assigns, without the weights of any run."""
+    """The exported program of a method, without weights."""
 
     serialized: bytes
-    """From (weights by path, float32 [BATCH, *F]) to (z [BATCH, D], clusters [BATCH]),
-    for CPU, CUDA, ROCm and TPU."""
+    """Function of (weights by path, examples float32 [BATCH, *F]) that returns
+    (embeddings [BATCH, D], clusters [BATCH]), for CPU, CUDA, ROCm and TPU."""
     paths: tuple[str, ...]
-    """Of the weights: variables/params/Dense_0/kernel, centroids."""
+    """Paths of the weights, such as variables/params/Dense_0/kernel or centroids."""
 
 
 class ExportedModel(NamedTuple):
-    """What a model says of examples, and where its clusters lie."""
+    """The model of a run, ready to embed and cluster examples."""
 
     apply: Callable[..., Any]
-    """A batch of `BATCH` float32 examples -> embedding and clusters."""
+    """Function of float32 examples [BATCH, *F] that returns embeddings and clusters."""
     weights: Mapping[str, np.ndarray]
-    """By path, see `Program`."""
+    """Weights by path, see `Program`."""
     centers: Float[np.ndarray, "K D"]
-    """The mean embedding of each cluster's examples; NaN where it has none."""
+    """Mean embedding of each cluster; NaN for empty clusters."""
     shape: tuple[int, ...]
-    """(*F), of one example."""
+    """Shape (*F) of one example."""
     scaling: Scaling | None
-    """What feature vectors went through before."""
+    """Scaling of feature vectors; None for images."""
 
 
 class Prediction(NamedTuple):
-    """Of n examples."""
+    """Embeddings and clusters of n examples."""
 
     embedding: Float[np.ndarray, "n D"]
+    """The embeddings."""
     clusters: Int[np.ndarray, "n"]
+    """The clusters, in 0 .. K - 1."""
     distances: Float[np.ndarray, "n K"]
-    """Euclidean, from the embedding to the center of every cluster."""
+    """Euclidean distance of each embedding to the center of each cluster."""
 
 
 def export_model(
@@ -76,21 +77,25 @@ def export_model(
     shape: tuple[int, ...],
     num_clusters: int,
 ) -> Program:
-    """Exports how the global models of a grid embed and assign.
+    """Exports the functions of a grid that embed and cluster with the global model.
 
     Args:
-        build: from one run's hyper-parameters to its method, which embeds and assigns
-            rows that no client holds.
-        hyper: of one run, arrays or their `jax.ShapeDtypeStruct`: no value is read.
-        state: of one run, likewise.
-        shape: (*F), of one example.
-        num_clusters: K.
+        build: function from the hyper-parameters of a run to its method, which embeds
+            and clusters examples without a client.
+        hyper: hyper-parameters of one run, as arrays or `jax.ShapeDtypeStruct`; only
+            shapes and types are used.
+        state: state of one run; only shapes and types are used.
+        shape: shape (*F) of one example.
+        num_clusters: number of clusters K.
 
     Returns:
-        One program for all runs of these shapes. Its weights are the leaves of the
-        state that embedding or assigning needs, and those of `hyper`, as hyper/NAME.
+        One program for all runs of these shapes. Its weights are the required leaves of
+        the server state, and those of `hyper` as hyper/NAME.
     """
-    structure, named = jax.tree.structure((hyper, state.server)), by_path(hyper, state)
+    structure, named = (
+        jax.tree.structure((hyper, state.server)),
+        leaves_by_path(hyper, state),
+    )
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state.clients)
 
     def apply(weights, x):
@@ -119,22 +124,24 @@ def export_model(
         with jax.sharding.use_abstract_mesh(ANYWHERE):
             return jax.export.export(jax.jit(apply), **options)(weights, example)
 
-    paths = sorted(named)  # as JAX flattens a dictionary
+    # JAX flattens a dictionary in the order of its sorted keys.
+    paths = sorted(named)
     used = export(paths).module_kept_var_idx
     paths = [path for i, path in enumerate(paths) if i in used]
     exported = export(paths, platforms=("cpu", "cuda", "rocm", "tpu"))
     return Program(bytes(exported.serialize()), tuple(paths))
 
 
-def pick(program: Program, hyper: PyTree, state: State) -> dict[str, Any]:
-    """Returns the leaves that a program takes by path, of one run or stacked."""
-    named = by_path(hyper, state)
+def select_weights(program: Program, hyper: PyTree, state: State) -> dict[str, Any]:
+    """Returns the weights of a program by path, for one run or for stacked runs."""
+    named = leaves_by_path(hyper, state)
     return {path: named[path] for path in program.paths}
 
 
-def by_path(hyper: PyTree, state: State) -> dict[str, Any]:
-    """Returns the leaves of `(hyper, state.server)` in their order: what the clients
-    keep is no part of a global model.
+def leaves_by_path(hyper: PyTree, state: State) -> dict[str, Any]:
+    """Returns the leaves of `hyper` and of the server state by path, in tree order.
+
+    The state of the clients is not part of a global model.
     """
     leaves = jax.tree_util.tree_leaves_with_path({"hyper": hyper})
     leaves += jax.tree_util.tree_leaves_with_path(state.server)
@@ -144,13 +151,23 @@ def by_path(hyper: PyTree, state: State) -> dict[str, Any]:
     }
 
 
-def arrays_of(
+def to_arrays(
     program: Program,
     weights: Mapping[str, np.ndarray],
     centers: Float[np.ndarray, "K D"],
     scaling: Scaling | None = None,
 ) -> dict[str, np.ndarray]:
-    """Returns the arrays of a model's file; `weights` are one run's."""
+    """Returns the arrays of the file of a model.
+
+    Args:
+        program: the exported program.
+        weights: weights of the run by path.
+        centers: [K, D] mean embedding of each cluster.
+        scaling: scaling of feature vectors; None for images.
+
+    Returns:
+        The arrays by name.
+    """
     return {
         "program": np.frombuffer(program.serialized, np.uint8),
         "centers": centers,
@@ -160,10 +177,16 @@ def arrays_of(
 
 
 def read(model: Path | Mapping[str, np.ndarray]) -> ExportedModel:
-    """Loads a finished run's model from its file, or from the arrays of one.
+    """Loads the exported model of a run.
+
+    Args:
+        model: the file, or its arrays by name.
+
+    Returns:
+        The model.
 
     Raises:
-        ValueError: the file is damaged, or exported for another kind of device.
+        ValueError: the file is damaged, or the program is for other devices.
     """
     try:
         with (
@@ -171,39 +194,49 @@ def read(model: Path | Mapping[str, np.ndarray]) -> ExportedModel:
         ):
             arrays = dict(file)
         apply, shape = _loaded(arrays["program"].tobytes())
-        own = {k: x for k, x in arrays.items() if k.startswith(WEIGHTS)}
-        weights = {name.removeprefix(WEIGHTS): x for name, x in own.items()}
-        vectors = "low" in arrays
-        scaling = Scaling(arrays["low"], arrays["span"]) if vectors else None
+        weights = {
+            name.removeprefix(WEIGHTS): x
+            for name, x in arrays.items()
+            if name.startswith(WEIGHTS)
+        }
+        is_scaled = "low" in arrays
+        scaling = Scaling(arrays["low"], arrays["span"]) if is_scaled else None
         run = partial(apply, jax.device_put(weights))
         return ExportedModel(run, weights, arrays["centers"], shape, scaling)
-    except Exception as error:  # zip, NumPy and flatbuffers share no type
+    except Exception as error:  # zip, NumPy and flatbuffers have no common type
         raise ValueError(f"{model} is not a readable model: {error}") from error
 
 
 @lru_cache(maxsize=8)
 def _loaded(serialized: bytes) -> tuple[Callable[..., Any], tuple[int, ...]]:
-    """A program, compiled once for all runs that share it, and (*F)."""
+    """Returns the compiled program, cached for all runs that share it, and (*F)."""
     exported = jax.export.deserialize(bytearray(serialized))
     return jax.jit(exported.call), exported.in_avals[-1].shape[1:]
 
 
 def predict(model: ExportedModel, examples: np.ndarray) -> Prediction:
-    """Embeds and assigns examples [n, *F], in the order given.
+    """Embeds and clusters examples.
+
+    Args:
+        model: the exported model.
+        examples: [n, *F] examples in the format of the training data.
+
+    Returns:
+        Embeddings, clusters and distances, in the order of the examples.
 
     Raises:
-        ValueError: they have another shape than those the model was trained on.
+        ValueError: the shape of an example differs from that of the training data.
     """
     if examples.shape[1:] != model.shape:
         raise ValueError(
-            f"examples of shape {examples.shape[1:]} do not fit a model of "
-            f"{model.shape}"
+            f"examples of shape {examples.shape[1:]} do not fit a model for examples "
+            f"of shape {model.shape}"
         )
     embedding, clusters, distances = [], [], []
     for start in range(0, len(examples), BATCH):
-        rows = np.arange(start, min(start + BATCH, len(examples)))
-        batch = to_float(jnp.asarray(examples[np.resize(rows, BATCH)]))
-        z, cluster = (np.asarray(part)[: len(rows)] for part in model.apply(batch))
+        indices = np.arange(start, min(start + BATCH, len(examples)))
+        batch = to_float(jnp.asarray(examples[np.resize(indices, BATCH)]))
+        z, cluster = (np.asarray(part)[: len(indices)] for part in model.apply(batch))
         embedding.append(z)
         clusters.append(cluster)
         distances.append(np.linalg.norm(z[:, None] - model.centers, axis=-1))
@@ -216,7 +249,7 @@ def cluster_centers(
     *,
     num_clusters: int,
 ) -> Float[np.ndarray, "K D"]:
-    """Returns the mean embedding of each cluster, NaN where it is empty."""
+    """Returns the mean embedding of each cluster; NaN for empty clusters."""
     centers = np.full((num_clusters, embedding.shape[1]), np.nan)
     for k in np.unique(clusters):
         centers[k] = embedding[clusters == k].mean(axis=0)

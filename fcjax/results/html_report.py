@@ -1,11 +1,13 @@
 """The HTML report of a run, report.html.
 
-It opens in any browser, without a network and without JavaScript. Its text and layout
-are in the template report.html of this package.
+The report is one file, which a browser opens without network and without JavaScript.
+The template report.html of this package has its text and layout.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import shlex
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,17 +15,20 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 from jaxtyping import Int
+from PIL import Image
 
 import fcjax
 from fcjax.data.source import short_name
 from fcjax.federated.kmeans import UNLIKE
-from fcjax.results import tables
-from fcjax.results.figures import images
-from fcjax.results.run import INTERNAL_SCORES, Run, Scored, below_kmeans
+from fcjax.results import drawing, store, tables
+from fcjax.results.environment import PACKAGES
+from fcjax.results.figures import images, in_words
+from fcjax.results.figures.matrices import confusion_counts, cross_counts
+from fcjax.results.run import INTERNAL_SCORES, Run, ScoredExamples, below_kmeans
 from fcjax.results.selection import (
     DESCRIPTIONS,
     Ensemble,
-    chosen,
+    choose_run,
     confidence_text,
     consensus_of,
     how_many,
@@ -31,7 +36,9 @@ from fcjax.results.selection import (
 from fcjax.results.store import Folder
 
 MOST_POINTS = 2000
-"""Examples on the map."""
+"""Largest number of examples on the map."""
+MOST_CLIENTS = 100
+"""Largest number of clients in the table of the partition."""
 
 TITLES = {
     "silhouette": "silhouette, higher is better",
@@ -40,7 +47,20 @@ TITLES = {
     "acc": "ACC against labels",
     "nmi": "NMI against labels",
 }
-"""Of the scores on the page."""
+"""Headers of the scores in the table of all settings."""
+LABEL_SCORES = ("nmi", "acc", "kappa", "ari", "ami")
+COMMUNITY_SCORES = ("client_acc", "global_nmi", "global_acc")
+"""Scores of methods whose clients cluster separately."""
+ENVIRONMENT = {
+    "commit": "commit of fcjax",
+    **{name: name for name in PACKAGES},
+    "python": "Python",
+    "devices": "devices",
+    "backend": "JAX backend",
+    "processor": "processor",
+    "cores": "CPU cores",
+}
+"""Rows of the table of the environment, by key of environment.json."""
 
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -53,45 +73,65 @@ TEMPLATES.filters["commas"] = "{:,}".format
 
 
 class Cluster(NamedTuple):
-    """One sheet of the page."""
+    """A cluster with one sheet of examples."""
 
     name: str
-    rows: Int[np.ndarray, "n"]
-    """Of its examples, the nearest to its center first."""
+    """The heading, such as "Cluster 0"."""
+    examples: Int[np.ndarray, "n"]
+    """Indices of the examples, ordered by the distance to the center."""
 
 
-class Answers(NamedTuple):
-    """Answers to the first questions of a user without labels."""
+class Summary(NamedTuple):
+    """The summary at the top of the report."""
 
-    short: dict[str, str]
-    """From each question to a sentence or two."""
+    text: dict[str, str]
+    """By question ("How many clusters?"), the answer in one or two sentences."""
     run: Run
-    """The run to take."""
+    """The run that the report shows."""
     trade_off: Mapping[float, float]
-    """Of `Suggestion`; empty where the runs suggest no number."""
+    """`Suggestion.trade_off`; empty if the runs suggest no number of clusters."""
+
+
+class Heatmap(NamedTuple):
+    """A matrix of counts as an HTML table with coloured cells."""
+
+    columns: list[str]
+    """Headers of the columns."""
+    rows: list[tuple[str, list[tuple[int, float, bool]], int]]
+    """Per row: the header, the cells, and the sum. A cell has the count, the opacity of
+    its colour, and whether it is outlined."""
 
 
 def write(runs: Ensemble, out: Path) -> Run:
-    """Writes report.html, assignments.csv and embeddings.npz of the run that it shows,
-    and returns the run; see `Results.report`.
+    """Writes the HTML report of the best run, with assignments.csv and embeddings.npz.
+
+    Args:
+        runs: the runs of one method.
+        out: folder of the three files; created if it is missing.
+
+    Returns:
+        The run that the report shows, see `Results.report`.
     """
-    answer = answers(runs)
-    run = answer.run
-    scored = run.scored
+    summary = summarize(runs)
+    run = summary.run
+    scored = run.scored_examples
     out.mkdir(parents=True, exist_ok=True)
     scored.write(out)
-    text = render(run, scored, out, answer)
+    text = render(run, scored, out, summary)
     (out / "report.html").write_text(text, encoding="utf-8")
     return run
 
 
-def answers(runs: Ensemble) -> Answers:
-    """Answers how many clusters there are, which run to take, and how sure it is."""
+def summarize(runs: Ensemble) -> Summary:
+    """Returns the number of clusters, the run to take, and the confidence, in words.
+
+    No answer uses labels.
+    """
     number, number_text, trade_off = suggestion_of(runs)
     if number is not None:
         same = runs.values("clusters") == number
         runs = runs.take(np.flatnonzero(same).tolist())
-    best, by = chosen(runs)
+    best, by = choose_run(runs)
     run = runs.runs[best]
     settings = [name for name in run.folder.settings if name != "seed"]
     alike = [
@@ -99,107 +139,132 @@ def answers(runs: Ensemble) -> Answers:
         for i, other in enumerate(runs.runs)
         if all(other.row[name] == run.row[name] for name in settings)
     ]
-    which = "There is one."
+    which = "There is one run."
     if by is not None:
-        which = f"The one {DESCRIPTIONS[by]}: {run.name}."
+        which = f"The run {DESCRIPTIONS[by]}: {run.name}."
     elif len(runs.runs) > 1:
-        which = f"{run.name}; of {len(runs.runs)} {len(runs.ok)} ended well."
+        which = f"{run.name}. Of {len(runs.runs)} runs {len(runs.ok)} ended well."
     if len(runs.by_data_setting) > 1:
         which += (
-            " Runs of other heterogeneity, clients or failures were not compared with "
-            "it: --where chooses among those."
+            " Runs with other heterogeneity, clients or failures were not compared "
+            "with this run. Choose among them with --where."
         )
     try:
         voters = runs.take(alike).voters
-        sure = confidence_text(voters, consensus_of(voters))
+        confidence = confidence_text(voters, consensus_of(voters))
     except ValueError as error:
-        sure = f"unknown: {error}"
-    short = {
+        confidence = f"unknown: {error}"
+    text = {
         "How many clusters?": number_text,
         "Which run?": which,
-        "How sure?": sentence(sure),
+        "How sure?": sentence(confidence),
     }
-    return Answers(short, run, trade_off)
+    return Summary(text, run, trade_off)
 
 
 def sentence(text: str) -> str:
+    """Returns the text with an upper-case first letter and a full stop."""
     return f"{text[0].upper()}{text[1:]}."
 
 
 def suggestion_of(runs: Ensemble) -> tuple[int | None, str, dict[float, float]]:
-    """Returns the suggested number of clusters, None without one, a sentence or two on
-    it, and the trade-offs of all numbers.
+    """Returns the suggested number of clusters, a text on it, and all trade-offs.
+
+    The number is None if the runs suggest no number.
     """
     numbers = np.unique(runs.values("clusters")).astype(int)
     if len(numbers) == 1:
-        (one,) = numbers
-        several = f"--clusters {max(2, one - 2)} {one} {one + 2} --seed 0 1 2"
-        told = f"One number was tried, {one}: try several, such as {several}."
-        return None, told, {}
+        (number,) = numbers
+        flags = f"--clusters {max(2, number - 2)} {number} {number + 2} --seed 0 1 2"
+        text = f"All runs have {number} clusters. To compare numbers, run {flags}."
+        return None, text, {}
     try:
-        found = how_many(runs)
+        suggestion = how_many(runs)
     except ValueError as error:
-        return None, f"These runs do not say: {error}.", {}
-    each = [sentence(text) for text in (found.reason, found.left_out) if text]
-    return found.number, " ".join(each), found.trade_off
+        return None, f"These runs suggest no number: {error}.", {}
+    texts = [sentence(x) for x in (suggestion.reason, suggestion.left_out) if x]
+    return suggestion.number, " ".join(texts), suggestion.trade_off
 
 
-def clusters_of(found: Scored, *, num_clusters: int, scope: str) -> list[Cluster]:
-    """Returns the clusters of a run, empty ones too. Where clients cluster on their own
-    these are the communities of their clusters, or without any each client's own.
+def clusters_of(
+    scored: ScoredExamples, *, num_clusters: int, scope: str
+) -> list[Cluster]:
+    """Returns the clusters of a run, with empty ones.
+
+    Args:
+        scored: the examples of the run.
+        num_clusters: number of clusters K.
+        scope: scope of the method. If it is not "global", the clusters are the
+            communities of the clients' clusters. Without communities they are the
+            clusters of each client.
+
+    Returns:
+        The clusters. Examples without a distance keep the order of the data set.
     """
-    # Those without a distance keep the order of the data set.
-    nearest = np.argsort(found.distances, kind="stable")
-    if found.communities is None and scope != "global":
-        owned = np.stack([found.clients, found.clusters], axis=1)[nearest]
+    nearest = np.argsort(scored.distances, kind="stable")
+    if scored.communities is None and scope != "global":
+        pairs = np.stack([scored.clients, scored.clusters], axis=1)[nearest]
         return [
-            Cluster(f"Client {i}, cluster {k}", nearest[(owned == [i, k]).all(axis=1)])
-            for i, k in np.unique(owned[(owned >= 0).all(axis=1)], axis=0)
+            Cluster(f"Client {i}, cluster {k}", nearest[(pairs == [i, k]).all(axis=1)])
+            for i, k in np.unique(pairs[(pairs >= 0).all(axis=1)], axis=0)
         ]
-    kind, groups = "Cluster", found.clusters
-    if found.communities is not None:
-        kind, groups = "Community", found.communities
+    kind, groups = "Cluster", scored.clusters
+    if scored.communities is not None:
+        kind, groups = "Community", scored.communities
         num_clusters = int(groups.max()) + 1
     groups = groups[nearest]
     return [Cluster(f"{kind} {k}", nearest[groups == k]) for k in range(num_clusters)]
 
 
-def render(run: Run, scored: Scored, out: Path, answer: Answers) -> str:
-    """Returns the text of the page.
+def render(run: Run, scored: ScoredExamples, out: Path, summary: Summary) -> str:
+    """Returns the HTML text of the report.
 
     Args:
-        run: that it shows.
+        run: the run that the report shows.
         scored: the examples of the run.
-        out: the folder of the page, from where its links lead.
-        answer: of `answers`.
+        out: folder of the report; links are relative to it.
+        summary: the result of `summarize`.
+
+    Returns:
+        The HTML text.
     """
     folder, row, config = run.folder, run.row, run.folder.config
     num_clusters = int(row["clusters"])
     clusters = clusters_of(scored, num_clusters=num_clusters, scope=row["scope"])
-    sizes = {cluster.name: len(cluster.rows) for cluster in clusters}
-    held = np.bincount(scored.clients[scored.clients >= 0])
+    sizes = {cluster.name: len(cluster.examples) for cluster in clusters}
+    client_sizes = np.bincount(scored.clients[scored.clients >= 0])
     settings = run.params | {k: v for k, v in config.items() if k != "swept"}
-    drawn, num_points = map_of(scored, num_clusters=num_clusters)
+    svg, num_points = "", 0
+    embedding, is_labelled = "", scored.dataset.labels is not None
+    if is_labelled:  # a map of this run may have been drawn at the end of the run
+        title = drawing.figure_title([row], [*folder.settings, "seed"])
+        embedding = drawn_figure(folder.directory / "figures/embedding.png", title)
+    if not embedding:
+        svg, num_points = map_of(scored, num_clusters=num_clusters)
     return TEMPLATES.get_template("report.html").render(
         scores(folder, row),
-        short=answer.short,
+        summary=summary.text,
         trade_off=images.curve(
-            "agreement of the seeds, less that on parts",
-            answer.trade_off,
+            "trade-off (agreement of seeds on clusters minus on halves)",
+            summary.trade_off,
             marked=float(num_clusters),
         ),
         title=f"{short_name(config['dataset'])} in {num_clusters} clusters",
         folder=folder,
         row=row,
-        found=scored,
-        held=sorted({held.min(), held.max()}),
-        command=run.address,
+        scored=scored,
+        partition=partition_text(row, folder.names[0]),
+        client_sizes=sorted({client_sizes.min(), client_sizes.max()}),
+        command=run.command_arguments,
         warnings=warnings(folder, row, scored, sizes),
         clusters=clusters,
         about=partial(about, scored),
         inline=images,
-        map=drawn,
+        map=svg,
         num_points=num_points,
+        embedding=embedding,
+        labelled=labelled_parts(run, scored) if is_labelled else None,
+        environment=environment_of(run),
         link=partial(os.path.relpath, start=out),
         out=out,
         model=folder.model_path(run.params),
@@ -208,21 +273,178 @@ def render(run: Run, scored: Scored, out: Path, answer: Answers) -> str:
     )
 
 
+def partition_text(row: Mapping[str, Any], rule: str) -> str:
+    """Returns the partition of a run in words, such as "has heterogeneity p 0.25".
+
+    `rule` is the column of the heterogeneity.
+    """
+    if rule == "p" and row["p"] == 0:
+        return "is random (heterogeneity p 0)"
+    if rule == "natural":
+        return "is the natural one of the data set"
+    return f"has {in_words(rule)} {row[rule]:g}"
+
+
+# --- Labels
+
+
+def labelled_parts(run: Run, scored: ScoredExamples) -> dict[str, Any]:
+    """Returns the parts of the report that need labels.
+
+    Args:
+        run: the run that the report shows.
+        scored: the examples of the run, with labels.
+
+    Returns:
+        `scores`: per score its name, its value, and the value of k-means on the raw
+        examples (None if it is unknown). `curves`: the learning curves as a data URI.
+        `confusion` and `partition`: see `Heatmap`. `num_clients`: the number of
+        clients with examples. `num_scored`: the number of examples in the confusion
+        matrix.
+    """
+    labels, clients, clusters = scored.dataset.labels, scored.clients, scored.clusters
+    assert labels is not None
+    if run.row["scope"] != "global":
+        clusters = drawing.match_by_client(scored.dataset, clients, clusters)
+    has_cluster, has_client = clusters >= 0, clients >= 0
+    table = confusion_counts(labels[has_cluster], clusters[has_cluster])
+    pairs = {*zip(table.matched.tolist(), range(len(table.matched)), strict=True)}
+    shares = table.counts / table.counts.sum(axis=1, keepdims=True)
+    client_names, classes, counts = cross_counts(
+        clients[has_client], labels[has_client]
+    )
+    names = (*LABEL_SCORES, *COMMUNITY_SCORES)
+    names = LABEL_SCORES if run.row["scope"] == "global" else names
+    values = {name: run.row.get(name) for name in names}
+    confusion = heatmap(table.classes, table.clusters, table.counts, shares, pairs)
+    return {
+        "scores": [
+            (in_words(name), value, run.row.get(f"kmeans_{name}"))
+            for name, value in values.items()
+            if value is not None
+        ],
+        "curves": curves_of(run.folder),
+        "confusion": confusion,
+        "partition": heatmap(
+            *(client_names[:MOST_CLIENTS], classes, counts[:MOST_CLIENTS]),
+            counts / max(1, counts.max()),
+        ),
+        "num_clients": len(client_names),
+        "num_scored": int(has_cluster.sum()),
+    }
+
+
+def heatmap(
+    rows: np.ndarray,
+    columns: np.ndarray,
+    counts: np.ndarray,
+    shares: np.ndarray,
+    outlined: Collection[tuple[int, int]] = (),
+) -> Heatmap:
+    """Returns a matrix of counts for the template.
+
+    Args:
+        rows: [R] names of the rows.
+        columns: [C] names of the columns.
+        counts: [R, C] the counts.
+        shares: [R or more, C] the colour of each cell, from 0 (none) to 1 (full).
+        outlined: row and column of each cell with an outline.
+
+    Returns:
+        The table.
+    """
+    opacities = np.round(0.65 * shares, 3)
+    lines = []
+    for i, (name, values) in enumerate(zip(rows, counts.tolist(), strict=True)):
+        cells = [
+            (count, float(opacities[i, j]), (i, j) in outlined)
+            for j, count in enumerate(values)
+        ]
+        lines.append((str(name), cells, sum(values)))
+    return Heatmap([str(name) for name in columns], lines)
+
+
+def curves_of(folder: Folder) -> str:
+    """Returns the learning curves of a grid as a data URI.
+
+    The figure is drawn only if learning_curves.png is missing or has another title.
+    """
+    rows, rounds = folder.requested(folder.rows), folder.requested(folder.rounds)
+    title = drawing.figure_title(rows, [*folder.settings, "seed"])
+    figure = drawn_figure(folder.directory / "figures/learning_curves.png", title)
+    if figure or not rounds:
+        return figure
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "learning_curves.png"
+        drawing.learning_curves(path, rows, rounds, by=folder.settings)
+        return images.data_uri(path.read_bytes())
+
+
+def drawn_figure(path: Path, title: str) -> str:
+    """Returns a PNG figure as a data URI; "" if it is missing or has another title."""
+    if not path.exists():
+        return ""
+    with Image.open(path) as figure:
+        is_same = figure.info.get("Title") == title
+    return images.data_uri(path.read_bytes()) if is_same else ""
+
+
+def environment_of(run: Run) -> dict[str, str]:
+    """Returns commit, versions, device and times of a run; {} for runs in memory.
+
+    If the command was started several times with different values, all of them are
+    listed.
+    """
+    starts = store.starts(run.folder.directory)
+    if not starts:
+        return {}
+
+    def text(start: Mapping[str, Any], name: str) -> str:
+        value = start.get(name)
+        if name == "commit":
+            changed = ", with uncommitted changes" if start.get("changed") else ""
+            return f"{value}{changed}" if value else "unknown (no git checkout)"
+        return "unknown" if value is None else str(value)
+
+    values = {
+        title: dict.fromkeys(text(start, name) for start in starts)
+        for name, title in ENVIRONMENT.items()
+    }
+    seconds = [start.get("seconds") for start in starts]
+    known = sum(x for x in seconds if x is not None)
+    compiler = starts[-1].get("compiler") or {}
+    return {
+        **{title: "; ".join(each) for title, each in values.items()},
+        **{name: shlex.quote(value) for name, value in compiler.items()},
+        "started": "; ".join(str(start.get("began")) for start in starts),
+        "wall time of the command": f"{known:,} s in {len(starts)} start(s)",
+        "training time of this run": f"{run.row['seconds']:,.1f} s",
+        "compilation time": f"{run.row['compile_seconds']:,.1f} s",
+    }
+
+
+# --- Scores
+
+
 def varied(folder: Folder) -> list[str]:
-    """Returns what tells the settings of the grid apart."""
+    """Returns the settings of the grid that have several values."""
     rows = folder.rows
     return [n for n in folder.settings if len({float(row[n]) for row in rows}) > 1]
 
 
 def scores(folder: Folder, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the scores of every setting for a table, and curves over --clusters of
-    those settings that differ from the shown run's in nothing else.
+    """Returns the table of the scores of all settings, and curves over --clusters.
+
+    Args:
+        folder: the results folder.
+        row: the row of the run that the report shows.
 
     Returns:
-        `by`, what tells settings apart; `lines` of `tables.summarize`, the same as
-        `texts`, and which of the lines is `shown`; `best`, from each score
-        to its best mean, None where fewer than two are compared; `internal`, the scores
-        without labels; `curves` of them.
+        `by`: the columns that define a setting. `lines` and `texts`: the result of
+        `tables.summarize`, as numbers and as text. `current`: the line of the run.
+        `best`: by score, its best mean; None for a single setting. `internal`: the
+        scores without labels. `curves`: these scores over the number of clusters, for
+        settings that are otherwise those of the run.
     """
     by = varied(folder) or ["clusters"]
     names = [name for name in TITLES if row.get(name) is not None]
@@ -231,9 +453,9 @@ def scores(folder: Folder, row: Mapping[str, Any]) -> dict[str, Any]:
     lines = summary.reset_index().to_dict("records")
     best = {}
     for name in names:
-        known = summary[name].dropna()
+        means = summary[name].dropna()
         best_of = min if name == "davies_bouldin" else max
-        best[name] = best_of(known) if len(known) > 1 else None
+        best[name] = best_of(means) if len(means) > 1 else None
 
     internal = [name for name in names if name in INTERNAL_SCORES]
     others = [name for name in by if name != "clusters"]
@@ -246,8 +468,8 @@ def scores(folder: Folder, row: Mapping[str, Any]) -> dict[str, Any]:
         "by": by,
         "titles": TITLES,
         "lines": lines,
-        "texts": tables.shown(summary).to_dict("records"),
-        "shown": next(x for x in lines if all(x[n] == row[n] for n in by)),
+        "texts": tables.format_summary(summary).to_dict("records"),
+        "current": next(x for x in lines if all(x[n] == row[n] for n in by)),
         "best": best,
         "internal": internal,
         "curves": [
@@ -258,92 +480,113 @@ def scores(folder: Folder, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def occupied(folder: Folder, row: Mapping[str, Any]) -> int | None:
-    """Returns how many clusters of a run hold examples, None of clients' own."""
+    """Returns the number of clusters with examples; None if clients cluster alone."""
     if row["scope"] != "global":
         return None
-    clusters = folder.assigned({n: row[n] for n in folder.names})["cluster"]
+    point = {n: row[n] for n in folder.names}
+    clusters = folder.assignment_arrays(point)["cluster"]
     return len(np.unique(clusters[clusters >= 0]))
 
 
+# --- Warnings and clusters
+
+
 def warnings(
-    folder: Folder, row: Mapping[str, Any], found: Scored, sizes: Mapping[str, int]
+    folder: Folder,
+    row: Mapping[str, Any],
+    scored: ScoredExamples,
+    sizes: Mapping[str, int],
 ) -> list[str]:
-    """Returns what to be careful about, a sentence or two each.
+    """Returns the warnings about a run, one or two sentences each.
 
     Args:
-        folder: that a command left.
-        row: of the run that is shown.
-        found: its examples.
-        sizes: by the name of a cluster, how many examples it has.
+        folder: the results folder.
+        row: the row of the run that the report shows.
+        scored: the examples of the run.
+        sizes: by name of a cluster, its number of examples.
+
+    Returns:
+        The warnings; most runs have none.
     """
     status, has_diverged = row["status"], row["status"] not in ("ok", "collapsed")
-    others = [each["status"] for each in folder.rows if each is not row]
+    others = [other["status"] for other in folder.rows if other is not row]
     failed = len(others) - others.count("ok")
     empty, single = ([k for k, n in sizes.items() if n == m] for m in (0, 1))
-    is_own = row["scope"] != "global" and found.communities is None
-    groups = found.clusters if found.communities is None else found.communities
+    is_separate = row["scope"] != "global" and scored.communities is None
+    groups = scored.clusters if scored.communities is None else scored.communities
     missing, below = int((groups < 0).sum()), below_kmeans(row)
-    unlike = row.get("heterogeneity") or 0.0
-    noted = {
+    surely = "" if row.get("nmi") is not None else "likely "
+    unlike, moved = row.get("heterogeneity") or 0.0, scored.num_reassigned
+    texts = {
         "This run collapsed: nearly all examples are in one cluster, or have nearly "
-        "the same embedding. Its clusters say little; another seed or learning rate "
-        "may do better.": status == "collapsed",
-        f"This run {status}: its loss or its weights grew without bound. Its clusters "
-        "say nothing; a smaller learning rate may help.": has_diverged,
-        f"Below k-means of the examples as they are, or likely so: {below}.": below,
+        "the same embedding. Do not use its clusters. Try another seed or learning "
+        "rate.": status == "collapsed",
+        f"This run {status}: its loss or its weights grew without bound. Do not use "
+        "its clusters. Try a smaller learning rate.": has_diverged,
+        f"This run is {surely}worse than k-means on the raw examples: {below}.": below,
         f"The clients hold different clusters: their heterogeneity is {unlike:.2f} "
-        "(0: like a random partition, 1: as unlike as possible). Clusters that clients "
-        "train are unreliable then; those of federated k-means are not.": unlike
-        > UNLIKE,
-        f"{failed} of the {len(others)} other runs collapsed or diverged; results.csv "
-        "says which ones.": failed,
+        "(0: like a random partition, 1: each client has clusters of its own). The "
+        "clusters of methods that train on clients are unreliable then. Federated "
+        "k-means is reliable.": unlike > UNLIKE,
+        f"{failed} of the {len(others)} other runs collapsed or diverged; see the "
+        "column status of results.csv.": failed,
         f"Empty clusters, {len(empty)} of {len(sizes)}: {listed(empty)}. The data may "
         "have fewer groups, or training was too short.": empty,
         f"Clusters of a single example: {listed(single)}.": single,
-        "Every client clustered its own examples: cluster 0 of one client and cluster "
-        "0 of another have nothing to do with each other.": is_own,
-        f"Examples in none of the clusters below: {missing:,}.": missing,
-        f"Of {found.moved:,} examples the network says another cluster now than in the "
-        "run: the data has changed since, or they lie between clusters.": found.moved,
+        "Each client clustered its own examples: cluster 0 of one client and cluster "
+        "0 of another client are unrelated.": is_separate,
+        f"Examples without a cluster in this report: {missing:,}.": missing,
+        f"The exported model assigns {moved:,} examples to another cluster than the "
+        "run. The data has changed, or these examples lie between clusters.": moved,
     }
-    return [text for text, holds in noted.items() if holds]
+    return [text for text, applies in texts.items() if applies]
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """Returns names in a row, the first ones of many."""
+    """Returns names joined by commas, at most `most` of them."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def about(found: Scored, rows: Int[np.ndarray, "n"]) -> dict[str, Any]:
-    """Returns a cluster in numbers: its `share` of the examples; `clients`, how many
-    hold it; the mean `distance` to its center, None where there is none; and where the
-    data has labels the most frequent `label`, and the `purity`, its share in it.
+def about(scored: ScoredExamples, examples: Int[np.ndarray, "n"]) -> dict[str, Any]:
+    """Returns numbers on a cluster.
+
+    Args:
+        scored: the examples of the run.
+        examples: [n] indices of the examples of the cluster.
+
+    Returns:
+        `share`: share of all examples. `clients`: number of clients that have examples
+        in the cluster. `distance`: mean distance to the center, None without centers.
+        For data with labels, `label`: the most frequent class, and `purity`: its share.
     """
-    holders, distance = found.clients[rows], found.distances[rows].mean()
-    told = {
-        "share": len(rows) / len(found.clusters),
-        "clients": len(np.unique(holders[holders >= 0])),
+    clients, distance = scored.clients[examples], scored.distances[examples].mean()
+    numbers = {
+        "share": len(examples) / len(scored.clusters),
+        "clients": len(np.unique(clients[clients >= 0])),
         "distance": distance if np.isfinite(distance) else None,
     }
-    if found.dataset.labels is not None:
-        labels, counts = np.unique(found.dataset.labels[rows], return_counts=True)
-        told |= {"label": labels[counts.argmax()], "purity": counts.max() / len(rows)}
-    return told
+    if scored.dataset.labels is not None:
+        labels, counts = np.unique(scored.dataset.labels[examples], return_counts=True)
+        purity = counts.max() / len(examples)
+        numbers |= {"label": labels[counts.argmax()], "purity": purity}
+    return numbers
 
 
-def map_of(found: Scored, *, num_clusters: int) -> tuple[str, int]:
-    """Returns the map of the embedding and how many examples are on it; nothing where
-    clients have no common one, or too few examples have one.
+def map_of(scored: ScoredExamples, *, num_clusters: int) -> tuple[str, int]:
+    """Returns a t-SNE map of the embedding as SVG, and its number of examples.
+
+    Without a common embedding, or with fewer than four examples, the text is "".
     """
-    if found.prediction is None:
+    if scored.prediction is None:
         return "", 0
-    z = found.prediction.embedding
-    (rows,) = np.nonzero(np.isfinite(z).all(axis=1) & (found.clusters >= 0))
-    if len(rows) < 4:
+    z = scored.prediction.embedding
+    (examples,) = np.nonzero(np.isfinite(z).all(axis=1) & (scored.clusters >= 0))
+    if len(examples) < 4:
         return "", 0
-    rows = np.random.default_rng(0).permutation(rows)[:MOST_POINTS]
-    points = images.project(z[rows].astype(np.float32), 0)
-    titles = [f"{found.names[row]}, cluster {found.clusters[row]}" for row in rows]
-    groups = found.clusters[rows]
-    return images.scatter(points, groups, titles, num_groups=num_clusters), len(rows)
+    examples = np.random.default_rng(0).permutation(examples)[:MOST_POINTS]
+    points = images.project(z[examples].astype(np.float32), 0)
+    titles = [f"{scored.names[i]}, cluster {scored.clusters[i]}" for i in examples]
+    groups = scored.clusters[examples]
+    svg = images.scatter(points, groups, titles, num_groups=num_clusters)
+    return svg, len(examples)

@@ -1,8 +1,8 @@
-"""How good an embedding is, measured with labels.
+"""Evaluation of an embedding with labels.
 
-The k-nearest-neighbour probe of the CCFC paper's Table 3, linear classifiers of the
-frozen embedding from all labels and from a few, as in FedMCC's section IV-C, and each
-client's own scores of CCFC's Table 4, averaged.
+There are three probes. K-nearest-neighbour classifiers are those of Table 3 of the CCFC
+paper. Linear classifiers, trained with all or few labels, are those of Section IV-C of
+the FedMCC paper. The mean of the clients' scores is that of Table 4 of the CCFC paper.
 """
 
 import dataclasses
@@ -25,19 +25,20 @@ from fcjax.results import tables
 
 
 class Probe(NamedTuple):
-    """Tables of what the embedding of a run says of the labels."""
+    """The results of all probes of the embedding of a run."""
 
     neighbors: pd.DataFrame
-    """The accuracy of k-nearest-neighbour classifiers, one row per k."""
+    """Accuracy of k-nearest-neighbour classifiers, one row per k."""
     linear: pd.DataFrame
-    """The accuracy of linear classifiers of the frozen embedding, from all labels and
-    from shares of them: one row per draw, with the number of labels."""
+    """Accuracy of linear classifiers on the fixed embedding, trained with all labels
+    and with subsets of the labels: one row per subset, with the number of labels."""
     clusters: pd.DataFrame
-    """The scores of the run's clusters, and of k-means on its embedding."""
+    """Scores of the clusters of the run, and of k-means on its embedding."""
     clients: pd.DataFrame
-    """One row: the mean of the clients' own scores, each with a match of its own."""
+    """One row: the mean over clients of the scores of each client, where clusters and
+    classes are matched for each client."""
     num_tested: int
-    """The number of examples that the classifiers are tested on."""
+    """Number of test examples of the classifiers."""
 
 
 def probe(
@@ -52,13 +53,32 @@ def probe(
     label_fraction: Sequence[float],
     num_draws: int,
 ) -> Probe:
-    """Measures an embedding, see `Run.probe`."""
+    """Evaluates an embedding with labels.
+
+    Args:
+        embedding: [P, D] the embeddings.
+        labels: [P] true classes.
+        is_test: [P] whether each example is in the test split.
+        clusters: [P] cluster of each example, -1 for none.
+        clients: [P] client of each example, -1 for none.
+        num_clusters: number of clusters of k-means.
+        num_neighbors: numbers of neighbours; those above the number of training
+            examples are left out.
+        label_fraction: shares of the training labels, above 0 and at most 1.
+        num_draws: number of random subsets for each share, at least 1.
+
+    Returns:
+        The results of all probes.
+
+    Raises:
+        ValueError: a share or `num_draws` is out of range.
+    """
     for share in label_fraction:
         if not 0 < share <= 1:
             raise ValueError(f"`label_fraction` must lie in (0, 1], got {share:g}")
     if num_draws < 1:
         raise ValueError(f"`num_draws` must be at least 1, got {num_draws}")
-    split = [x[rows] for rows in (~is_test, is_test) for x in (embedding, labels)]
+    split = [x[part] for part in (~is_test, is_test) for x in (embedding, labels)]
     counts = [k for k in num_neighbors if k <= len(split[0])]
     knn = metrics.knn_accuracy(*split, num_neighbors=counts)
     scores = client_scores(labels, clusters, clients)
@@ -72,8 +92,10 @@ def probe(
 
 
 def test_rows(source: Source, dataset: Dataset) -> Bool[np.ndarray, "P"]:
-    """Returns which examples are the test split; a sixth drawn at random where the data
-    has no splits or only a part of it was used.
+    """Returns whether each example is a test example.
+
+    For data without splits, and for subsets of a data set, the test examples are a
+    random sixth.
     """
     whole = source.limit is None and source.split == "all"
     if whole and source.dataset != "digits" and not Path(source.dataset).exists():
@@ -86,54 +108,67 @@ def test_rows(source: Source, dataset: Dataset) -> Bool[np.ndarray, "P"]:
 def linear_rows(
     split: Sequence[np.ndarray], shares: Sequence[float], *, num_draws: int
 ) -> pd.DataFrame:
-    """Returns a row of the linear probe and one per draw of each share of the labels.
+    """Returns the accuracies of linear classifiers with all and with few labels.
 
     Args:
-        split: embedding and labels to train on, and those to test on.
-        shares: of the labels to train on.
-        num_draws: how many times each is drawn.
+        split: training embeddings, training labels, test embeddings and test labels.
+        shares: shares of the training labels.
+        num_draws: number of random subsets for each share.
+
+    Returns:
+        One row for all labels, and one row per subset.
     """
     key, labels = jax.random.key(0), split[1]
     rows = [("linear probe", len(labels), probes.linear_probe(key, *split))]
     for share in shares:
-        drawn = probes.semi_supervised(
+        accuracies = probes.semi_supervised(
             key, *split, label_fraction=share, num_draws=num_draws
         )
         count = probes.labels_per_class(labels, label_fraction=share).sum()
-        rows += [(f"{100 * share:g} % of labels", count, value) for value in drawn]
+        rows += [(f"{100 * share:g} % of labels", count, x) for x in accuracies]
     return pd.DataFrame(rows, columns=["protocol", "labels", "accuracy"])
 
 
-def shown_linear(linear: pd.DataFrame) -> pd.DataFrame:
-    """Returns the linear classifiers as text: the mean ± 95 % interval over draws."""
+def format_linear(linear: pd.DataFrame) -> pd.DataFrame:
+    """Returns a table of texts: the mean accuracy ± its 95 % interval over subsets."""
     by = ["protocol", "labels"]
     summary = tables.summarize(linear, by=by, values=["accuracy"])
-    return tables.shown(summary).rename(columns={"seeds": "draws"})
+    return tables.format_summary(summary).rename(columns={"seeds": "draws"})
 
 
 def cluster_rows(
     labels: np.ndarray, clusters: np.ndarray, embedding: np.ndarray, num_clusters: int
 ) -> pd.DataFrame:
-    """Returns the scores of the run's clusters and of as many by k-means, the best of
-    ten seedings; examples without a cluster are left out of both.
+    """Returns the scores of the run's clusters and of k-means on the embedding.
+
+    K-means is the best of ten initializations. Examples without a cluster are left out.
+
+    Args:
+        labels: [P] true classes.
+        clusters: [P] cluster of each example, -1 for none.
+        embedding: [P, D] the embeddings.
+        num_clusters: number of clusters of k-means.
+
+    Returns:
+        One row for the run, and one row for k-means.
     """
-    counted = clusters >= 0
-    z = jnp.asarray(embedding[counted])
-    plain = np.asarray(kmeans(jax.random.key(0), z, num_clusters).assignments)
+    has_cluster = clusters >= 0
+    z = jnp.asarray(embedding[has_cluster])
+    baseline = np.asarray(kmeans(jax.random.key(0), z, num_clusters).assignments)
     rows = []
-    for name, own in (("of the run", clusters[counted]), ("k-means", plain)):
-        scores = metrics.scores(labels[counted], own, names=("nmi", "acc", "kappa"))
+    for name, x in (("of the run", clusters[has_cluster]), ("k-means", baseline)):
+        scores = metrics.scores(labels[has_cluster], x, names=("nmi", "acc", "kappa"))
         rows.append({"clusters": name, **scores})
     return pd.DataFrame(rows)
 
 
 def client_scores(
-    labels: np.ndarray, clusters: np.ndarray, holders: np.ndarray
+    labels: np.ndarray, clusters: np.ndarray, clients: np.ndarray
 ) -> dict[str, float]:
-    """Returns the clients' own scores, averaged by their numbers of examples."""
-    names = np.unique(holders[holders >= 0])
-    rows = [np.flatnonzero(holders == name) for name in names]
-    padded = np.array([np.resize(r, max(map(len, rows))) for r in rows])
-    mask = np.arange(padded.shape[1]) < np.array([[len(r)] for r in rows])
-    each = metrics.per_client(labels[padded], clusters[padded], mask)
-    return metrics.client_pooled(each, mask)
+    """Returns the mean of the clients' scores, weighted by the number of examples."""
+    names = np.unique(clients[clients >= 0])
+    indices = [np.flatnonzero(clients == name) for name in names]
+    padded = np.array([np.resize(i, max(map(len, indices))) for i in indices])
+    mask = np.arange(padded.shape[1]) < np.array([[len(i)] for i in indices])
+    scores = metrics.per_client(labels[padded], clusters[padded], mask)
+    return metrics.client_pooled(scores, mask)

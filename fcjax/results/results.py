@@ -1,4 +1,4 @@
-"""`Results`: the finished runs of one or several methods, in memory or folders."""
+"""`Results`: the finished runs of one or several methods, in memory or in folders."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -24,14 +24,17 @@ from fcjax.results.selection import Criterion, Ensemble, Suggestion
 from fcjax.results.store import Folder
 
 PER_CLUSTER = 16
-"""Examples of each cluster that `Results.consensus` draws."""
+"""Largest number of examples per cluster in unsure.png."""
 
 
 class Results:
     """The finished runs of one or several methods, in memory or in folders.
 
-    The methods that compare runs need no labels. In memory they return frames and
-    objects; they write files where a path is given.
+    The methods that compare runs need no labels. They return data frames and objects,
+    and write files only if a path is given.
+
+    Args:
+        folders: results folders, or grids in memory.
 
     Examples:
         >>> import fcjax
@@ -43,25 +46,28 @@ class Results:
 
     def __init__(self, folders: Sequence[Folder]):
         self._runs = [
-            Run(folder, row) for folder in folders for row in folder.asked(folder.rows)
+            Run(folder, row)
+            for folder in folders
+            for row in folder.requested(folder.rows)
         ]
 
     @property
     def folders(self) -> list[Folder]:
-        """The folders, or grids in memory, that the runs are of."""
+        """The results folders, or grids in memory, of the runs."""
         return list(dict.fromkeys(run.folder for run in self._runs))
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def __getitem__(self, index: int) -> Run:
-        """Returns a run by its place in `runs`."""
+        """Returns a run by its index in `runs`."""
         return self._runs[index]
 
     def _take(self, runs: Sequence[Run]) -> "Results":
-        taken = Results([])
-        taken._runs = list(runs)
-        return taken
+        """Returns the results of these runs."""
+        results = Results([])
+        results._runs = list(runs)
+        return results
 
     @property
     def runs(self) -> pd.DataFrame:
@@ -70,7 +76,7 @@ class Results:
 
     @property
     def history(self) -> pd.DataFrame:
-        """One row per round of a run, as in history.csv, with the method."""
+        """One row per run and round, as in history.csv, with the method."""
         rounds = []
         for folder in self.folders:
             points = [run.params for run in self._runs if run.folder is folder]
@@ -79,10 +85,16 @@ class Results:
         return pd.DataFrame(rounds)
 
     def where(self, **params: Any) -> "Results":
-        """Returns the runs that have these values, of a setting or of `method`.
+        """Returns the runs with the given values of settings or of `method`.
+
+        Args:
+            **params: values by setting, such as p=0.25 or method="ccfc".
+
+        Returns:
+            The runs that have all values.
 
         Raises:
-            ValueError: no run has them.
+            ValueError: no run has the values.
         """
 
         def has(run: Run, name: str, value: Any) -> bool:
@@ -96,36 +108,45 @@ class Results:
             if all(has(run, name, value) for name, value in params.items())
         ]
         if not runs:
-            told = ", ".join(f"{name} {value}" for name, value in params.items())
-            raise ValueError(f"no run has {told}")
+            text = ", ".join(f"{name} {value}" for name, value in params.items())
+            raise ValueError(f"no run has {text}; see `runs` for the existing values")
         return self._take(runs)
 
     def run(self, **params: Any) -> Run:
-        """Returns the only run that has these values, see `where`.
-
-        Raises:
-            ValueError: no run has them, or several: the line names the columns in which
-                those differ.
-        """
-        left = self.where(**params)
-        if len(left) > 1:
-            axes = (name for folder in left.folders for name in folder.names)
-            each = {n: left.runs[n].unique() for n in dict.fromkeys(("method", *axes))}
-            told = " and ".join(
-                f"{name} ({', '.join(map(str, values))})"
-                for name, values in each.items()
-                if len(values) > 1
-            )
-            raise ValueError(f"{len(left)} runs are left; choose one by {told}")
-        return left[0]
-
-    def summary(self, by: str | Sequence[str] | None = None) -> pd.DataFrame:
-        """Returns the mean of each score over seeds, half its 95 % interval where there
-        are three seeds or more, and the number of seeds.
+        """Returns the only run with the given values.
 
         Args:
-            by: columns that tell the rows apart besides the method; None takes all that
-                vary but the seed.
+            **params: values by setting, see `where`.
+
+        Returns:
+            The run.
+
+        Raises:
+            ValueError: no run or several runs have the values.
+        """
+        results = self.where(**params)
+        if len(results) > 1:
+            axes = (name for folder in results.folders for name in folder.names)
+            names = dict.fromkeys(("method", *axes))
+            values = {name: results.runs[name].unique() for name in names}
+            text = " and ".join(
+                f"{name} ({', '.join(map(str, x))})"
+                for name, x in values.items()
+                if len(x) > 1
+            )
+            raise ValueError(f"{len(results)} runs match; choose one by {text}")
+        return results[0]
+
+    def summary(self, by: str | Sequence[str] | None = None) -> pd.DataFrame:
+        """Returns the mean of each score over seeds, with its 95 % interval.
+
+        Args:
+            by: columns whose values define a row, besides the method. None takes all
+                columns that vary except for the seed.
+
+        Returns:
+            One row per setting: the mean of each score, half the width of its 95 %
+            Student-t interval (for three seeds or more), and the number of seeds.
         """
         axes = dict.fromkeys(name for x in self.folders for name in x.settings)
         by = [*axes] if by is None else [by] if isinstance(by, str) else [*by]
@@ -133,56 +154,66 @@ class Results:
         rows = [run.row for run in self._runs]
         labelled = any(row["nmi"] is not None for row in rows)
         names = ("nmi", "acc", "kappa") if labelled else ("silhouette",)
-        # A method may lack an axis that another has.
+        # The methods may have different axes.
         rows = [{**dict.fromkeys(by), **row} for row in rows]
-        found = tables.summarize(rows, by=by, values=names)
-        seeds = found.filter([f"{name}_seeds" for name in names]).max(axis=1)
+        summary = tables.summarize(rows, by=by, values=names)
+        seeds = summary.filter([f"{name}_seeds" for name in names]).max(axis=1)
         widths = [f"{name}_half_width" for name in names]
-        table = found.filter([*names, *widths]).assign(seeds=seeds)
+        table = summary.filter([*names, *widths]).assign(seeds=seeds)
         return table.dropna(axis=1, how="all")
 
     def ensemble(self) -> Ensemble:
-        """Returns the runs with the clusters of their examples, aligned.
+        """Returns the runs with the clusters of their examples.
+
+        Returns:
+            The ensemble, with the examples of all runs in the same order.
 
         Raises:
-            ValueError: the runs are of different data, or a folder has no assignments.
+            ValueError: the runs have different data, or a folder has no
+                assignments.npz.
         """
         check_same_data(self._runs)
         return selection.ensemble(self._runs)
 
     def rank(self, by: Criterion = "input") -> pd.DataFrame:
-        """Ranks the runs without labels, the best first.
+        """Ranks the runs without labels, the best run first.
 
-        Heterogeneity, the number and size of the clients, and failures are settings of
-        the data, not of the method: each of their values has a ranking of its own.
+        Heterogeneity, number and size of the clients, and failure rate are settings of
+        the data. A user cannot choose them, so each of their values has its own
+        ranking.
 
         Args:
-            by: the criterion. "agreement": how far a run agrees with the others, by the
-                adjusted Rand index; "agreement_nmi": by NMI; "consensus": with the
-                consensus of all. "others": its silhouette in the embeddings of the
-                other runs, by rank; "input": its silhouette among the examples as they
-                are; "silhouette": in its own embedding, which does not compare runs.
-                "loss": the last loss, the smaller the better.
+            by: the criterion. "input": silhouette on the raw examples. "agreement":
+                mean adjusted Rand index with the other runs. "agreement_nmi": mean NMI
+                with the other runs. "consensus": agreement with the consensus of all
+                runs. "others": rank of the silhouette in the embeddings of the other
+                runs. "silhouette": silhouette in the run's own embedding, which does
+                not compare runs. "loss": last loss, where smaller is better.
 
         Returns:
-            One row per run, with all criteria; NaN where one says nothing of a run. The
-            index is the run's place in `runs`.
+            One row per run with all criteria, or NaN for criteria without a value. The
+            index of the table is the index in `runs`.
 
         Raises:
-            ValueError: the criterion says nothing of any run.
+            ValueError: no run has a value of the criterion.
         """
-        runs, tables = self.ensemble(), []
+        runs, rankings = self.ensemble(), []
         for group in runs.by_data_setting:
-            ranks = selection.ranked(runs.take(group), by)
-            tables.append(ranks.set_axis([group[i] for i in ranks.index]))
-        return pd.concat(tables)
+            ranks = selection.rank_runs(runs.take(group), by)
+            rankings.append(ranks.set_axis([group[i] for i in ranks.index]))
+        return pd.concat(rankings)
 
     def choose(self, by: Criterion = "input") -> Run:
-        """Returns the best run without labels, see `rank`.
+        """Returns the best run without labels.
+
+        Args:
+            by: the criterion, see `rank`.
+
+        Returns:
+            The run.
 
         Raises:
-            ValueError: the runs have different settings of the data, such as several p;
-                choose among one of them by `where`.
+            ValueError: the runs have different settings of the data, such as several p.
 
         Examples:
             >>> import fcjax
@@ -192,8 +223,8 @@ class Results:
         if len(groups := self.ensemble().by_data_setting) > 1:
             first = "; ".join(self._runs[group[0]].name for group in groups)
             raise ValueError(
-                f"the runs have {len(groups)} settings of the data ({first}): choose "
-                "one by `where`"
+                f"the runs have {len(groups)} settings of the data ({first}): select "
+                "one setting with `where`"
             )
         return self._runs[int(self.rank(by).index[0])]
 
@@ -204,45 +235,46 @@ class Results:
         seed: int = 0,
         out: str | Path | None = None,
     ) -> Consensus:
-        """Clusters examples by how often the runs put them together.
+        """Combines the runs into one clustering.
 
-        Runs that collapsed or diverged have no vote.
+        Examples that are often in the same cluster of a run are clustered together.
+        Runs that collapsed or diverged are left out.
 
         Args:
             num_clusters: number of clusters; None takes the number of the runs.
-            seed: of k-means of the spectral embedding.
-            out: folder for assignments.csv, consensus.npz, confidence.png and, of
-                images, unsure.png: the examples of which the runs are least sure.
+            seed: seed of k-means on the spectral embedding.
+            out: folder for assignments.csv, consensus.npz, confidence.png and, for
+                images, unsure.png with the examples of the lowest confidence.
 
         Returns:
-            The cluster of every example, and the confidence in it.
+            The cluster of each example, with its confidence.
 
         Raises:
-            ValueError: fewer than two runs ended well, or they look for different
-                numbers of clusters and none is given.
+            ValueError: fewer than two runs ended well, or the runs have different
+                numbers of clusters and `num_clusters` is None.
         """
         runs = self.ensemble().voters
-        together = selection.consensus_of(runs, num_clusters, seed=seed)
+        combined = selection.consensus_of(runs, num_clusters, seed=seed)
         if out is not None:
             Path(out).mkdir(parents=True, exist_ok=True)
-            write_consensus(Path(out), runs, together)
-        return together
+            write_consensus(Path(out), runs, combined)
+        return combined
 
     def how_many(self, out: str | Path | None = None) -> Suggestion:
         """Suggests the number of clusters on which the seeds agree most.
 
-        The runs differ in their number of clusters and their seeds alone, with two
-        seeds or more each. Runs that collapsed or diverged do not count.
+        The runs must differ only in the number of clusters and the seed, with two seeds
+        or more for each number. Runs that collapsed or diverged are left out.
 
         Args:
             out: folder for how_many.csv and how_many.png.
 
         Returns:
-            The number, None where no number stands out, and the reason.
+            The suggested number with the reason; the number is None if none stands out.
 
         Raises:
             ValueError: fewer than two numbers can be compared, the runs differ in other
-                settings, or clients have no common embedding.
+                settings, or the clients have no common embedding.
         """
         suggestion = selection.how_many(self.ensemble())
         if out is not None:
@@ -255,7 +287,7 @@ class Results:
                 level="clusters",
                 by=(),
                 values=("between", "within", "trade-off"),
-                title="stability of each number of clusters",
+                title=f"{self._title}: stability of the number of clusters",
             )
         return suggestion
 
@@ -268,81 +300,106 @@ class Results:
         but: Collection[str] = (),
         out: str | Path | None = None,
     ) -> pd.DataFrame:
-        """Compares two methods by their runs with the same seed and settings: a seed
-        decides the partition and all draws.
+        """Compares two methods by pairs of runs with the same seed and settings.
+
+        The seed decides the partition and all random draws, so the runs of a pair have
+        the same partition.
 
         Args:
-            other: the runs of the second method; `self` holds those of the first.
-            by: columns that make a row; empty takes all that both vary but the seed.
-            scores: columns of `runs`, the larger the better.
-            but: settings in which two runs that are compared may differ.
+            other: runs of the second method; `self` has the runs of the first method.
+            by: columns whose values define a row. Empty takes all columns that vary in
+                both except for the seed.
+            scores: columns of `runs`, where higher is better.
+            but: settings that may differ between the runs of a pair.
             out: folder for comparison.csv and comparison.png.
 
         Returns:
             One row per setting and score: both means, their difference with its
-            bootstrap interval, the probability that the first is ahead with a further
-            seed, the p-value of the paired t-test, the same after Holm's correction for
-            all rows, the number of further seeds that would decide, and which is
-            better.
+            bootstrap interval, the probability that the first method is ahead with a
+            further seed, the p-value of the paired t-test, the p-value after Holm's
+            correction for all rows, the number of further seeds for a decision, and
+            the better method.
 
         Raises:
-            ValueError: either side holds runs of several folders, the data differs, or
-                no two runs are partners.
+            ValueError: a side has runs of several folders, the data differs, or there
+                are no pairs.
         """
         for side in (self, other):
             if len(side.folders) > 1:
-                raise ValueError("compare takes one method on each side")
+                raise ValueError(
+                    "compare takes one method on each side, got runs of several "
+                    "folders; select one method with `where`"
+                )
         check_same_data([self[0], other[0]])
         by = [by] if isinstance(by, str) else list(by)
         scores = list(dict.fromkeys(scores))
-        table = comparison.compared(
+        table = comparison.compare_runs(
             self._runs, other._runs, by=by, scores=scores, but=but
         )
         if out is not None:
-            write_comparison(Path(out), table)
+            first, second = self[0].row, other[0].row
+            title = f"{first['method']} and {second['method']} on {first['dataset']}"
+            write_comparison(Path(out), table, title)
         return table
 
     def report(self, out: str | Path) -> Run:
-        """Writes an HTML report: the scores of the runs, examples of each cluster of
-        the best run, and a map of its embedding.
+        """Writes the HTML report of the best run.
+
+        The report has the scores of all runs and, for the best run, examples of each
+        cluster and a map of the embedding. For data with labels it also has the k-means
+        baseline, the confusion matrix, the partition and the learning curves.
 
         Args:
             out: folder for report.html, assignments.csv and embeddings.npz.
 
         Returns:
-            The run that the report shows: of the suggested number of clusters the run
-            that `choose` takes.
+            The run that the report shows. It is the run of `choose` among the runs with
+            the suggested number of clusters; labels are not used for this choice.
+
+        Raises:
+            ValueError: the runs are of several folders, or the data cannot be read.
         """
         if len(self.folders) > 1:
-            raise ValueError("report takes the runs of one method")
+            raise ValueError(
+                f"report takes the runs of one folder, got {len(self.folders)} "
+                "folders; select one method with `where`"
+            )
         return html_report.write(self.ensemble(), Path(out))
 
     def draw(self, out: str | Path) -> Run:
-        """Draws the figures of the grids, and those of the best run: learning curves,
-        scores against whatever varies, the partition, the confusion matrix, examples
-        of the clusters, the embedding, and the association graph.
+        """Draws the figures of the grid and of the best run.
+
+        The figures of the grid are learning curves, and scores against each setting
+        that varies. The figures of the run are the partition, the confusion matrix,
+        examples of the clusters, a map of the embedding, and the association graph.
 
         Args:
             out: folder of the figures.
 
         Returns:
-            The run whose figures they are, see `report`.
+            The run of the figures, see `choose`.
         """
-        run = self[selection.chosen(self.ensemble())[0]]
-        scored, names = run.scored, [*run.folder.settings, "seed"]
+        run = self[selection.choose_run(self.ensemble())[0]]
+        scored, names = run.scored_examples, [*run.folder.settings, "seed"]
         embedding = scored.prediction and scored.prediction.embedding
         drawing.figures_of_run(
             *(Path(out), scored.dataset, scored.clients, scored.clusters, embedding),
             run.folder.communities(run.params),
             scope=run.row["scope"],
-            title=drawing.titled([run.row], names),
+            title=drawing.figure_title([run.row], names),
         )
         drawing.figures_of_grid(run.folder, Path(out))
         return run
 
     def export(self, out: str | Path) -> None:
-        """Writes the only run for other programs, see `Run.export`."""
+        """Writes the only run for programs without fcjax, see `Run.export`."""
         self.run().export(out)
+
+    @property
+    def _title(self) -> str:
+        """Method and data set, for the titles of figures."""
+        methods = dict.fromkeys(run.row["method"] for run in self._runs)
+        return f"{', '.join(methods)} on {self[0].row['dataset']}"
 
 
 def gather(
@@ -351,103 +408,123 @@ def gather(
     *,
     data_dir: Path | None = None,
 ) -> Results:
-    """Returns the finished runs of some folders that have these values.
+    """Returns the finished runs of some folders with the given axis values.
 
     Args:
         folders: results folders.
         where: axis values, as numbers or as text.
-        data_dir: where TFDS data sets are prepared.
+        data_dir: folder of prepared TFDS data sets.
+
+    Returns:
+        The runs.
 
     Raises:
-        ValueError: no folder, one twice, one without a finished run, or no run of a
-            folder has the values.
+        ValueError: there is no folder, a folder occurs twice or has no finished run, or
+            no run of a folder has the values.
     """
     if not folders:
-        raise ValueError("which folders? see --help")
+        raise ValueError("at least one results folder is required; see --help")
     places = [folder.resolve() for folder in folders]
     for folder, place in zip(folders, places, strict=True):
         if places.count(place) > 1:
             raise ValueError(f"{folder} is given twice")
     opened = [store.read(folder, data_dir=data_dir) for folder in folders]
-    chosen = [folder.rows_of(**(where or {})) for folder in opened]
-    runs = Results([])
-    runs._runs = [
+    rows_of = [folder.rows_of(**(where or {})) for folder in opened]
+    results = Results([])
+    results._runs = [
         Run(folder, row)
-        for folder, rows in zip(opened, chosen, strict=True)
+        for folder, rows in zip(opened, rows_of, strict=True)
         for row in rows
     ]
-    return runs
+    return results
 
 
 def check_same_data(runs: Sequence[Run]) -> None:
-    """Raises ValueError where runs are not of the same examples."""
+    """Checks that all runs have the same examples.
+
+    Args:
+        runs: the runs.
+
+    Raises:
+        ValueError: two runs have different data.
+    """
 
     def data_of(run: Run) -> dict[str, object]:
         config = run.folder.config
         settings = {name: config.get(name) for name in SOURCE}
-        # A file may have been named from elsewhere.
+        # The same file may have different paths.
         settings["dataset"] = Path(config["dataset"]).name
         if settings["limit"] is None:
-            del settings["labels"]  # a part is drawn by them
+            # Labels matter only for the choice of a subset.
+            del settings["labels"]
         return {**settings, "samples": run.row["samples"], **run.folder.digests()}
 
     first, *others = runs
-    one = data_of(first)
-    for other in others:
-        two = data_of(other) if other.folder is not first.folder else one
-        for name in one:
-            if name in two and one[name] != two[name]:
+    data = data_of(first)
+    for run in others:
+        other = data_of(run) if run.folder is not first.folder else data
+        for name in data:
+            if name in other and data[name] != other[name]:
                 raise ValueError(
-                    f"{first.folder.directory} and {other.folder.directory} are of "
-                    f"different data: {name} is {one[name]} and {two[name]}"
+                    f"{first.folder.directory} and {run.folder.directory} are of "
+                    f"different data: {name} is {data[name]} and {other[name]}"
                 )
 
 
-def write_consensus(out: Path, runs: Ensemble, together: Consensus) -> None:
-    """Writes the files of `Results.consensus`."""
-    scored = runs.runs[0].scored
+def write_consensus(out: Path, runs: Ensemble, combined: Consensus) -> None:
+    """Writes the files of `Results.consensus` into the folder `out`."""
+    scored = runs.runs[0].scored_examples
     dataset, labels = scored.dataset, scored.dataset.labels
     columns = {
         "example": scored.names,
-        "cluster": together.clusters,
-        "confidence": together.confidence,
+        "cluster": combined.clusters,
+        "confidence": combined.confidence,
         "label": labels,
     }
     table = pd.DataFrame({k: v for k, v in columns.items() if v is not None})
     table.to_csv(out / "assignments.csv", index=False, float_format="%.6g")
-    np.savez_compressed(out / "consensus.npz", **together._asdict())
+    np.savez_compressed(out / "consensus.npz", **combined._asdict())
     right = None
     if labels is not None:
-        held = together.clusters >= 0
+        has_cluster = combined.clusters >= 0
         right = np.zeros(len(labels), bool)
-        own = metrics.match(labels[held], together.clusters[held])
-        right[held] = own == labels[held]
-    title = f"consensus of runs on {dataset.name}"
+        matched = metrics.match(labels[has_cluster], combined.clusters[has_cluster])
+        right[has_cluster] = matched == labels[has_cluster]
+    name = runs.runs[0].row["dataset"]
+    title = f"consensus of {len(runs.runs)} runs on {name}"
     path = out / "confidence.png"
-    figures.sureness(together.confidence, path, right=right, title=title)
-    rows, titles = least_sure(together)
+    figures.confidence(combined.confidence, path, right=right, title=title)
+    rows, titles = least_confident(combined)
     if dataset.examples.ndim == 4 and rows:
-        images = [dataset.examples[each] for each in rows]
-        title = f"least sure examples of {dataset.name}, by cluster"
+        images = [dataset.examples[indices] for indices in rows]
+        title += ": examples of lowest confidence"
         figures.image_rows(images, titles, out / "unsure.png", title=title)
 
 
-def least_sure(together: Consensus) -> tuple[list[np.ndarray], list[str]]:
-    """Returns of each cluster the examples of which the runs are least sure, those of
-    which all are sure left out; and the titles of the rows.
+def least_confident(combined: Consensus) -> tuple[list[np.ndarray], list[str]]:
+    """Returns the examples of lowest confidence of each cluster.
+
+    Args:
+        combined: the consensus. Examples with a confidence of 1 are left out.
+
+    Returns:
+        Per cluster, the indices of at most `PER_CLUSTER` examples by ascending
+        confidence; and per cluster, the title of its row of images.
     """
     rows, names = [], []
-    for k in np.unique(together.clusters[together.clusters >= 0]):
-        own = np.flatnonzero((together.clusters == k) & (together.confidence < 1))
-        own = own[np.argsort(together.confidence[own], kind="stable")][:PER_CLUSTER]
-        if len(own):
-            rows.append(own)
-            names.append(f"cluster {k}, from {together.confidence[own[0]]:.0%}")
+    confidence = combined.confidence
+    for k in np.unique(combined.clusters[combined.clusters >= 0]):
+        indices = np.flatnonzero((combined.clusters == k) & (confidence < 1))
+        order = np.argsort(confidence[indices], kind="stable")
+        indices = indices[order][:PER_CLUSTER]
+        if len(indices):
+            rows.append(indices)
+            names.append(f"cluster {k}, from {confidence[indices[0]]:.0%}")
     return rows, names
 
 
-def write_comparison(out: Path, table: pd.DataFrame) -> None:
-    """Writes the files of `Results.compare`."""
+def write_comparison(out: Path, table: pd.DataFrame, title: str) -> None:
+    """Writes the files of `Results.compare` into the folder `out`."""
     out.mkdir(parents=True, exist_ok=True)
     numbers = table.drop(columns="better")
     numbers.to_csv(out / "comparison.csv", index=False, float_format="%.6g")
@@ -457,16 +534,19 @@ def write_comparison(out: Path, table: pd.DataFrame) -> None:
         for line in table.to_dict("records")
     ]
     intervals = zip(table.difference, table.low, table.high, strict=True)
-    sure = (table.holm < SURE).tolist()
+    significant = (table.holm < SURE).tolist()
+    scores = " and ".join(map(figures.in_words, table.score.unique()))
     figures.intervals(
-        {n: (*x, s) for n, x, s in zip(names, intervals, sure, strict=True)},
+        {n: (*x, s) for n, x, s in zip(names, intervals, significant, strict=True)},
         out / "comparison.png",
-        title=f"{' and '.join(table.score.unique())}: the first less the second",
+        xlabel=f"{scores}: first method minus second method",
+        title=title,
     )
 
 
 def draw_agreements(runs: Ensemble, order: Sequence[int], path: Path) -> None:
-    """Draws how far each two runs agree, by the adjusted Rand index."""
+    """Draws the adjusted Rand index of each pair of runs, with runs in this order."""
     pairs = pairwise_agreement(runs.clusters, client_of_example=runs.clients)
     names = [runs.runs[i].name for i in order]
-    figures.agreements(pairs[np.ix_(order, order)], names, path)
+    title = f"agreement of pairs of runs on {runs.runs[0].row['dataset']}"
+    figures.agreements(pairs[np.ix_(order, order)], names, path, title)

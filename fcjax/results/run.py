@@ -21,18 +21,23 @@ from fcjax.results import exported, probing, store
 from fcjax.results.store import Folder, Row
 
 INTERNAL_SCORES = ("silhouette", "davies_bouldin", "calinski_harabasz")
+"""Scores without labels."""
 LIKELY_WORSE = 0.7
-"""Share of k-means' silhouette among the examples below which a run is likely worse
-than k-means: measured in docs/benchmarks/without_labels.md."""
+"""A run is likely worse than k-means if its silhouette on the raw examples is below
+this share of that of k-means; measured in docs/benchmarks/without_labels.md."""
 
 
 class Run:
     """One finished run.
 
+    Args:
+        folder: results folder of the grid.
+        row: row of results.csv by column; None is an empty cell.
+
     Attributes:
-        folder: the results of its grid.
-        params: the values that tell it apart from the other runs of its grid.
-        row: its row of the results by column; None is an empty cell.
+        folder: results folder of the grid.
+        params: axis values, which identify the run in its grid.
+        row: row of results.csv by column.
 
     Examples:
         >>> import fcjax
@@ -47,7 +52,7 @@ class Run:
 
     @property
     def result(self) -> pd.Series:
-        """Its row of the results: scores, settings, seconds."""
+        """The row of results.csv: scores, settings and seconds."""
         return pd.Series(self.row)
 
     @property
@@ -57,13 +62,14 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Method, settings that vary, and seed, in words."""
-        return f"{self.row['method']} {self.folder.told(self.params)}"
+        """Method, settings and seed as text, such as "ccfc p 0.25, seed 0"."""
+        return f"{self.row['method']} {self.folder.describe(self.params)}"
 
     @property
-    def address(self) -> str:
-        """The folder and the run as command-line arguments: `RUN --where p=0 seed=1`.
-        Each value is written so that it is read back exactly.
+    def command_arguments(self) -> str:
+        """The command-line arguments of the run, such as `RUN --where p=0 seed=1`.
+
+        The values are exact, also for floats.
         """
         names = dict.fromkeys([*self.folder.settings, "seed"])
         values = (f"{name}={repr(self.row[name]).removesuffix('.0')}" for name in names)
@@ -71,34 +77,38 @@ class Run:
 
     @cached_property
     def _columns(self) -> dict[str, np.ndarray]:
-        return self.folder.assigned(self.params)
+        """Arrays of assignments.npz for this run."""
+        return self.folder.assignment_arrays(self.params)
 
     @property
     def assignments(self) -> pd.DataFrame:
-        """One row per example: client and cluster, and where the method finds them the
-        community of the cluster.
-        """
+        """One row per example: client, cluster, and for some methods the community."""
         return pd.DataFrame(self._columns)
 
     @property
     def labels_(self) -> np.ndarray:
-        """The cluster of every example, int [P]; -1 where an example has none. Where
-        clients cluster on their own, a cluster number holds within its client.
+        """The cluster of each example, int [P]; -1 for none.
+
+        If clients cluster separately, the same number means different clusters for
+        different clients.
         """
         return self._columns["cluster"]
 
     @property
     def clients_(self) -> np.ndarray:
-        """The client of every example, int [P], from 0; -1 where no client holds it."""
+        """The client of each example, int [P], from 0; -1 for none."""
         return self._columns["client"]
 
     @property
     def embedding_(self) -> np.ndarray:
-        """The embedding of every example by the global model, float [P, D].
+        """The embedding of each example by the global model, float [P, D].
+
+        Returns:
+            The embeddings, computed at each call.
 
         Raises:
-            ValueError: the clients have no common model, or the folder was opened and
-                its data, an array, is not in it: then `transform` embeds the array.
+            ValueError: the clients have no common model, or the data set was an array
+                and the folder was opened later. In the second case use `transform`.
         """
         model = self.model
         return exported.predict(model, self.dataset.examples).embedding
@@ -107,20 +117,26 @@ class Run:
     def dataset(self) -> Dataset:
         """The data set of the run.
 
+        Returns:
+            The data set, without an extra split.
+
         Raises:
-            ValueError: it cannot be read, or it has another size now.
+            ValueError: the data set cannot be read, or its size has changed.
         """
         dataset, count = self.folder.examples.dataset, self.row["samples"]
         if len(dataset.examples) != count:
             raise ValueError(
                 f"{self.folder.directory} is of {count} examples, but the data set has "
-                f"{len(dataset.examples)} now"
+                f"{len(dataset.examples)} examples now; restore the data set"
             )
         return dataset
 
     @cached_property
     def model(self) -> exported.ExportedModel:
-        """The global model.
+        """The exported global model.
+
+        Returns:
+            The model, read at the first call.
 
         Raises:
             ValueError: the clients have no common model.
@@ -134,14 +150,18 @@ class Run:
 
     @property
     def history(self) -> pd.DataFrame:
-        """One row per round: stage, loss, traffic, and scores where they were taken."""
+        """One row per round: stage, loss, traffic, and scores of evaluated rounds."""
         return pd.DataFrame(self.folder.of_runs(self.folder.rounds, [self.params]))
 
     def predict(self, x: Any) -> np.ndarray:
-        """Returns the clusters of new examples, int [n].
+        """Returns the clusters of new examples.
 
         Args:
-            x: examples of the shape and the scale of those that were clustered.
+            x: [n, ...] examples with the shape and the scale of the data set of the
+                run.
+
+        Returns:
+            The clusters, int [n].
 
         Raises:
             ValueError: the clients have no common model, or the shape differs.
@@ -153,35 +173,43 @@ class Run:
         return exported.predict(self.model, self._like(x)).embedding
 
     def _like(self, x: Any) -> np.ndarray:
-        """New examples as the model takes them."""
+        """Returns new examples in the format of the model."""
         x, model = np.asarray(x), self.model
         if model.scaling is not None:
             return scaled(x, model.scaling)[0]
         return pixels(x[..., None] if x.ndim == len(model.shape) else x)[0]
 
     def scores(self, y: Any) -> dict[str, float]:
-        """Returns the scores of the clusters against true labels: ACC, NMI, kappa, ARI
-        and AMI.
+        """Returns the scores of the clusters against true labels.
 
         Args:
-            y: true labels, [P]. Examples without a cluster do not count.
+            y: [P] true labels. Examples without a cluster are ignored.
+
+        Returns:
+            ACC, NMI, kappa, ARI and AMI, by name.
+
+        Raises:
+            ValueError: the number of labels is not the number of examples.
         """
         y = np.unique(np.asarray(y), return_inverse=True)[1]
         if y.shape != self.labels_.shape:
             raise ValueError(
                 f"y must have one label per example, {len(self.labels_)}, got {y.shape}"
             )
-        held = self.labels_ >= 0
-        return metrics.scores(y[held], self.labels_[held])
+        has_cluster = self.labels_ >= 0
+        return metrics.scores(y[has_cluster], self.labels_[has_cluster])
 
     @cached_property
-    def scored(self) -> "Scored":
-        """The examples of the data set with their clusters, see `Scored`.
+    def scored_examples(self) -> "ScoredExamples":
+        """The examples of the data set with clients, clusters and embeddings.
+
+        Returns:
+            The examples, computed at the first call.
 
         Raises:
-            ValueError: the data set cannot be read, or has another size now.
+            ValueError: the data set cannot be read, or its size has changed.
         """
-        return Scored(self)
+        return ScoredExamples(self)
 
     def probe(
         self,
@@ -189,14 +217,14 @@ class Run:
         label_fraction: Sequence[float] = (0.01, 0.1),
         num_draws: int = 5,
     ) -> probing.Probe:
-        """Measures the embedding of the run against the labels of its data set.
+        """Evaluates the embedding of the run with the labels of its data set.
 
         Args:
-            num_neighbors: how many neighbours vote; more than there are training
-                examples are left out.
-            label_fraction: shares of the training labels that linear classifiers
-                learn from, above 0 and at most 1.
-            num_draws: how many times each share is drawn.
+            num_neighbors: numbers of neighbours of the k-nearest-neighbour classifiers.
+                Numbers above the number of training examples are left out.
+            label_fraction: shares of the training labels for linear classifiers, above
+                0 and at most 1.
+            num_draws: number of random subsets for each share.
 
         Returns:
             Four tables, see `probing.Probe`.
@@ -210,9 +238,11 @@ class Run:
             >>> probe.neighbors.columns.tolist()
             ['neighbors', 'accuracy']
         """
-        scored = self.scored
+        scored = self.scored_examples
         if scored.dataset.labels is None:
-            raise ValueError(f"{self.folder.directory} has no labels to probe with")
+            raise ValueError(
+                f"{self.folder.directory} has no labels, and a probe needs labels"
+            )
         return probing.probe(
             exported.predict(self.model, scored.dataset.examples).embedding,
             scored.dataset.labels,
@@ -226,14 +256,19 @@ class Run:
         )
 
     def export(self, out: str | Path) -> None:
-        """Writes the run for programs other than fcjax: network.safetensors,
-        config.json, embeddings.npz and assignments.csv, see `fcjax export`. Earlier
-        files stay until all new ones are complete.
+        """Writes the model and the embeddings of the run for programs without fcjax.
+
+        The files are network.safetensors, config.json, embeddings.npz and
+        assignments.csv, see `fcjax export`. Old files are replaced after all new files
+        are complete.
+
+        Args:
+            out: folder of the files.
 
         Raises:
             ValueError: the clients have no common model, or `out` cannot be written.
         """
-        scored, model, out = self.scored, self.model, Path(out)
+        scored, model, out = self.scored_examples, self.model, Path(out)
         names = self.folder.columns
         settings = {name: self.row[name] for name in names}
         config = {**self.folder.config, **settings, "seed": int(self.row["seed"])}
@@ -254,63 +289,61 @@ class Run:
             raise ValueError(f"out {out} cannot be written ({error})") from error
 
     def save(self, path: str | Path) -> None:
-        """Writes the global model into a file, which `fcjax.results.exported.read`
-        loads.
-        """
+        """Writes the exported model to a file for `fcjax.results.exported.read`."""
         self.folder.save_model(self.params, Path(path))
 
 
-class Scored:
-    """The P scored examples of a run: those of its data set, without an extra split.
+class ScoredExamples:
+    """The P scored examples of a run: its data set without an extra split.
+
+    Args:
+        run: the run.
 
     Attributes:
         dataset: the data set.
-        names: of the examples, [P]: the files of a folder of images, or row numbers.
-        clients: of the examples, int [P]; -1 where no client holds an example.
-        clusters: of the examples, int [P]; -1 where an example has none.
-        communities: which clients' clusters are the same, int [P], -1 without one; None
-            where the method does not find communities.
-        model: the global model; None where clients have models of their own.
-        prediction: of the global model, which may assign other clusters than the run
-            where the data has changed; None without a model.
+        names: [P] name of each example: its file in a folder of images, or its index.
+        clients: [P] client of each example, int; -1 for none.
+        clusters: [P] cluster of each example, int; -1 for none.
+        communities: [P] community of each example, int, -1 for none; None for methods
+            without communities.
+        model: the exported global model; None if the clients have no common model.
+        prediction: embedding and clusters by the model; None without a model. The
+            clusters may differ from `clusters` if the data has changed.
     """
 
     def __init__(self, run: Run):
         self.dataset, self.names = run.dataset, run.folder.examples.names
         count = len(self.dataset.examples)
         self.clients, self.clusters = run.clients_[:count], run.labels_[:count]
-        same = run.folder.communities(run.params)
+        communities = run.folder.communities(run.params)
         self.communities = None
-        if same is not None:
-            own = same.community, self.clients, self.clusters
-            self.communities = store.of_examples(*own)
+        if communities is not None:
+            self.communities = store.communities_of_examples(
+                communities.community, self.clients, self.clusters
+            )
         self.model = run.model if run.has_model else None
         self.prediction = None
         if self.model is not None:
             self.prediction = exported.predict(self.model, self.dataset.examples)
 
     @property
-    def moved(self) -> int:
-        """The number of examples that the model assigns to another cluster than the
-        run did.
-        """
+    def num_reassigned(self) -> int:
+        """Number of examples that the model assigns to another cluster than the run."""
         if self.prediction is None:
             return 0
         return int((self.prediction.clusters != self.clusters).sum())
 
     @property
     def distances(self) -> Float[np.ndarray, "P"]:
-        """Euclidean, from an embedding to the center of its cluster; NaN without."""
-        found = np.full(len(self.clusters), np.nan)
+        """Euclidean distance of each embedding to the center of its cluster, or NaN."""
+        distances = np.full(len(self.clusters), np.nan)
         if self.prediction is not None:
-            (rows,) = np.nonzero(self.clusters >= 0)
-            found[rows] = self.prediction.distances[rows, self.clusters[rows]]
-        return found
+            (i,) = np.nonzero(self.clusters >= 0)
+            distances[i] = self.prediction.distances[i, self.clusters[i]]
+        return distances
 
     def write(self, out: Path) -> None:
-        """Writes assignments.csv, with one row per example, and embeddings.npz of a run
-        with a global model.
-        """
+        """Writes assignments.csv, and embeddings.npz if there is a global model."""
         columns = {
             "example": self.names,
             "client": self.clients,
@@ -336,49 +369,62 @@ class Scored:
 
 
 def _preprocessing(dataset: Dataset, scaling: Scaling | None) -> dict[str, Any]:
-    """Returns how an example is converted for the network, for JSON: `shape`, `scaling`
-    in words, `notes`, and for feature vectors `low` and `span` per column.
+    """Returns the conversion of an example for the network, for JSON.
+
+    The keys are `shape`, `scaling` (in words), `notes`, and for feature vectors `low`
+    and `span` per column.
     """
-    found = {"shape": dataset.examples.shape[1:], "notes": dataset.notes}
+    steps = {"shape": dataset.examples.shape[1:], "notes": dataset.notes}
     if scaling is not None:
         columns = {"low": scaling.low.tolist(), "span": scaling.span.tolist()}
-        return {**found, "scaling": "columns less low, divided by span", **columns}
+        return {**steps, "scaling": "(column - low) / span", **columns}
     is_bytes = dataset.examples.dtype == np.uint8
-    told = "values 0 to 255, divided by 255" if is_bytes else "values in [0, 1]"
-    return {**found, "scaling": told}
+    text = "values 0 to 255, divided by 255" if is_bytes else "values in [0, 1]"
+    return {**steps, "scaling": text}
 
 
 def below_kmeans(scores: Mapping[str, Any]) -> str:
-    """Returns how a run is below k-means, or "" where it is not.
+    """Returns the scores of a run that is worse than k-means on the raw examples.
 
-    It compares NMI with labels, and without labels the silhouettes among the examples,
-    which make it likely. `scores` are of results.csv, or means of them.
+    Args:
+        scores: columns of results.csv, or their means. With labels, the NMI of run and
+            k-means are compared. Without labels, their silhouettes on the raw examples
+            are compared, which makes a worse run likely but not certain.
+
+    Returns:
+        Both scores as text; "" if the run is not worse.
     """
-    own, plain = scores.get("nmi"), scores.get("kmeans_nmi")
-    if own is not None and plain is not None:
-        return f"NMI {own:.3f}, k-means {plain:.3f}" if own < plain else ""
-    own, plain = (scores.get(x) for x in ("input_silhouette", "kmeans_silhouette"))
-    if own is None or plain is None or own >= LIKELY_WORSE * plain:
+    value, kmeans = scores.get("nmi"), scores.get("kmeans_nmi")
+    if value is not None and kmeans is not None:
+        return f"NMI {value:.3f}, k-means {kmeans:.3f}" if value < kmeans else ""
+    value, kmeans = (scores.get(x) for x in ("input_silhouette", "kmeans_silhouette"))
+    if value is None or kmeans is None or value >= LIKELY_WORSE * kmeans:
         return ""
-    return f"silhouette {own:.2f} among the examples, k-means {plain:.2f}"
+    return f"silhouette on the raw examples {value:.2f}, k-means {kmeans:.2f}"
 
 
-def clusters_of_all(
+def comparable_clusters(
     run: Run,
 ) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
-    """Returns the clusters of a run's examples as clusters of all clients, and the
-    client of each example where clients clustered on their own and nothing says which
-    clusters are the same, else -1.
+    """Returns clusters with numbers that mean the same for all clients.
+
+    Args:
+        run: the run.
+
+    Returns:
+        The cluster of each example, -1 for none. Then the client of each example, if
+        clients cluster separately and the run does not associate their clusters;
+        otherwise -1. Both are int [P].
     """
     count = int(run.row["samples"])
     client, cluster = run.clients_[:count], run.labels_[:count]
-    nobody = np.full(count, -1)
+    no_client = np.full(count, -1)
     if run.row["scope"] == "global":
-        return cluster, nobody
-    held = (client >= 0) & (cluster >= 0)
-    own = client * (cluster.max() + 1) + cluster
+        return cluster, no_client
+    has_cluster = (client >= 0) & (cluster >= 0)
+    number = client * (cluster.max() + 1) + cluster
     if "community" not in run.assignments:
-        return np.where(held, own, -1), np.where(held, client, -1)
+        return np.where(has_cluster, number, -1), np.where(has_cluster, client, -1)
     community = run.assignments["community"].to_numpy()[:count]
-    own = np.where(community >= 0, community, community.max() + 1 + own)
-    return np.where(held, own, -1), nobody
+    number = np.where(community >= 0, community, community.max() + 1 + number)
+    return np.where(has_cluster, number, -1), no_client

@@ -1,5 +1,7 @@
-"""What several runs of one data set say together, without labels: which run to take,
-one clustering of all, and how many clusters there are.
+"""Comparison of several runs of one data set without labels.
+
+The functions choose a run, combine all runs into a consensus clustering, and suggest a
+number of clusters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,44 +28,47 @@ from fcjax.metrics.agreement import (
 from fcjax.metrics.external import ari, nmi
 from fcjax.metrics.internal import silhouettes
 from fcjax.results import exported
-from fcjax.results.run import Run, clusters_of_all
+from fcjax.results.run import Run, comparable_clusters
 from fcjax.results.store import differing
 
 MOST_EMBEDDED = 2000
-"""Examples that are embedded, drawn at random: silhouettes are quadratic in their
-number."""
+"""Largest number of examples for silhouettes, whose cost is quadratic in the number."""
 
 
 class Ensemble(NamedTuple):
     """R runs of the same P examples."""
 
     runs: tuple[Run, ...]
+    """The R runs."""
     clusters: Int[np.ndarray, "R P"]
-    """-1 where there is none. Where clients clustered on their own a cluster of one is
-    a cluster of its own, but for those that the run found to be the same."""
+    """The cluster of each example in each run, -1 for none. If clients cluster
+    separately, clusters of different clients have different numbers, except for those
+    that the run associated with each other."""
     clients: Int[np.ndarray, "R P"] | None
-    """The client of each example, where no cluster of one client is known to be that of
-    another in any run; None where there is one clustering of all."""
+    """The client of each example in each run, if clients cluster separately and the
+    runs do not associate their clusters. None for clusterings of all examples."""
 
-    def take(self, chosen: Sequence[int]) -> "Ensemble":
-        """Returns these of the runs."""
-        kept = list(chosen)
+    def take(self, indices: Sequence[int]) -> "Ensemble":
+        """Returns the ensemble of the runs with these indices."""
+        indices = list(indices)
         return Ensemble(
-            tuple(self.runs[i] for i in kept),
-            self.clusters[kept],
-            None if self.clients is None else self.clients[kept],
+            tuple(self.runs[i] for i in indices),
+            self.clusters[indices],
+            None if self.clients is None else self.clients[indices],
         )
 
     @property
     def ok(self) -> list[int]:
-        """The runs that neither collapsed nor diverged."""
+        """The indices of the runs that neither collapsed nor diverged."""
         return [i for i, run in enumerate(self.runs) if run.is_ok]
 
     @property
     def by_data_setting(self) -> list[list[int]]:
-        """The runs, grouped by how the data lies on the clients: heterogeneity, number
-        and size of the clients, failures. Nobody can choose these settings, so runs
-        that differ in one of them are not compared.
+        """The indices of the runs, grouped by the settings of the data.
+
+        These are heterogeneity, number and size of the clients, and the failure rate.
+        A user cannot choose these settings, so runs of different groups are not
+        compared.
         """
         groups: dict[tuple, list[int]] = {}
         for i, run in enumerate(self.runs):
@@ -75,52 +80,65 @@ class Ensemble(NamedTuple):
 
     @property
     def voters(self) -> "Ensemble":
-        """The runs that are ok; raises ValueError where there are fewer than two."""
+        """The ensemble of the runs that neither collapsed nor diverged.
+
+        Raises:
+            ValueError: there are fewer than two such runs.
+        """
         if len(self.ok) < 2:
             raise ValueError(
-                f"it takes two runs or more that ended well, got {len(self.ok)} of "
-                f"{len(self.runs)}: more seeds make them, as --seed 0 1 2"
+                f"{len(self.ok)} of {len(self.runs)} runs ended well, and at least two "
+                "are needed: run several seeds, such as --seed 0 1 2"
             )
         return self.take(self.ok)
 
     @property
     def is_labelled(self) -> bool:
+        """Whether all runs have scores with labels."""
         return all(run.row.get("nmi") is not None for run in self.runs)
 
     def values(self, name: str) -> Float[np.ndarray, "R"]:
-        """Returns a column of results.csv, NaN where a cell is empty."""
+        """Returns a column of results.csv, with NaN for empty cells."""
         cells = (run.row.get(name) for run in self.runs)
         return np.array([np.nan if x is None else x for x in cells], float)
 
     @property
     def dataset(self) -> Dataset:
+        """The data set of the runs."""
         return self.runs[0].dataset
 
-    def drawn(self) -> Int[np.ndarray, "n"]:
-        """Returns which examples are embedded, always the same ones."""
+    def sample(self) -> Int[np.ndarray, "n"]:
+        """Returns the indices of at most `MOST_EMBEDDED` examples, always the same."""
         order = np.random.default_rng(0).permutation(self.clusters.shape[1])
         return np.sort(order[:MOST_EMBEDDED])
 
     def embeddings(
-        self, rows: Int[np.ndarray, "n"]
+        self, indices: Int[np.ndarray, "n"]
     ) -> list[Float[np.ndarray, "n D"]] | None:
-        """Returns the embedding of these examples by the global model of each run; None
-        where a run has no global model.
+        """Returns the embeddings of these examples by the global model of each run.
+
+        The result is None if a run has no global model.
         """
         if not all(run.has_model for run in self.runs):
             return None
-        examples = self.dataset.examples[rows]
+        examples = self.dataset.examples[indices]
         return [exported.predict(x.model, examples).embedding for x in self.runs]
 
 
 def ensemble(runs: Sequence[Run]) -> Ensemble:
-    """Returns runs with the clusters of their examples, aligned.
+    """Returns the runs with the clusters of their examples.
+
+    Args:
+        runs: runs of the same examples.
+
+    Returns:
+        The ensemble.
 
     Raises:
-        ValueError: a folder has tables alone, without assignments.
+        ValueError: the folder of a run has no assignments.npz.
     """
     clusters, clients = (
-        np.stack(x) for x in zip(*map(clusters_of_all, runs), strict=True)
+        np.stack(x) for x in zip(*map(comparable_clusters, runs), strict=True)
     )
     is_own = clients.max() >= 0
     return Ensemble(tuple(runs), clusters, clients if is_own else None)
@@ -133,50 +151,57 @@ Criterion = Literal[
 ]
 DEFAULT: Criterion = "input"
 DESCRIPTIONS: Mapping[Criterion, str] = {
-    "agreement": "that agrees most with the others",
-    "agreement_nmi": "that agrees most with the others, by NMI,",
-    "consensus": "that agrees most with the consensus of all runs",
-    "others": "with the highest silhouette in the embeddings of the others",
-    "input": "with the highest silhouette among the examples as they are",
-    "silhouette": "with the highest silhouette of its own",
+    "agreement": "with the highest agreement (ARI) with the other runs",
+    "agreement_nmi": "with the highest agreement (NMI) with the other runs",
+    "consensus": "with the highest agreement with the consensus of all runs",
+    "others": "with the highest silhouette in the embeddings of the other runs",
+    "input": "with the highest silhouette on the raw examples",
+    "silhouette": "with the highest silhouette in its own embedding",
     "loss": "with the smallest loss",
 }
-"""Which run each criterion chooses."""
+"""Description of the run that each criterion chooses."""
 
 
-def chosen(runs: Ensemble) -> tuple[int, Criterion | None]:
-    """Chooses one of the runs, see `Results.choose`.
+def choose_run(runs: Ensemble) -> tuple[int, Criterion | None]:
+    """Chooses a run without labels, see `Results.choose`.
+
+    Runs with other settings of the data than the first run, such as another p, are left
+    out.
+
+    Args:
+        runs: the runs.
 
     Returns:
-        The run's place, and the criterion that chose it: `DEFAULT`, or the agreement of
-        the runs where `DEFAULT` says nothing, as for clients with clusters of their
-        own. It is None if fewer than two runs ended well. Of runs of different data
-        settings, such as several p, those of the first run's settings are chosen from.
+        The index of the run, and the criterion that chose it. The criterion is
+        `DEFAULT`, or "agreement" if `DEFAULT` has no values, as for clients that
+        cluster separately. It is None if fewer than two runs ended well.
     """
-    group = runs.by_data_setting[0]
-    own = runs.take(group)
-    if len(own.ok) < 2:
-        return group[(own.ok or [0])[0]], None
+    indices = runs.by_data_setting[0]
+    group = runs.take(indices)
+    if len(group.ok) < 2:
+        return indices[(group.ok or [0])[0]], None
     for name in (DEFAULT, "agreement"):
-        values = CRITERIA[name](own.take(own.ok))
+        values = CRITERIA[name](group.take(group.ok))
         if not np.isnan(values).all():
-            return group[own.ok[ranking(values)[0]]], name
-    return group[own.ok[0]], None
+            return indices[group.ok[ranking(values)[0]]], name
+    return indices[group.ok[0]], None
 
 
 def criteria(runs: Ensemble) -> dict[Criterion, Float[np.ndarray, "R"]]:
-    """Returns the value of each criterion for every run, the larger the better; NaN
-    where it says nothing, as of a run that collapsed or diverged.
+    """Returns the values of all criteria for all runs; higher is better.
+
+    A run that collapsed or diverged has NaN.
     """
-    values, good = {}, runs.take(runs.ok)
+    values, ok_runs = {}, runs.take(runs.ok)
     for name in CRITERIA:
         values[name] = np.full(len(runs.runs), np.nan)
         if runs.ok:
-            values[name][runs.ok] = CRITERIA[name](good)
+            values[name][runs.ok] = CRITERIA[name](ok_runs)
     return values
 
 
 def by_agreement(runs: Ensemble, measure: Callable) -> Float[np.ndarray, "R"]:
+    """Returns the mean agreement of each run with the other runs."""
     pairs = pairwise_agreement(
         runs.clusters, client_of_example=runs.clients, measure=measure
     )
@@ -184,48 +209,55 @@ def by_agreement(runs: Ensemble, measure: Callable) -> Float[np.ndarray, "R"]:
 
 
 def by_consensus(runs: Ensemble) -> Float[np.ndarray, "R"]:
-    """Returns how far each run agrees with the consensus of all, of as many clusters as
-    it looks for.
+    """Returns the agreement of each run with the consensus of all runs.
+
+    The consensus has the same number of clusters as the run.
     """
     if len(runs.runs) < 2:
         return np.full(len(runs.runs), np.nan)
-    together = cache(lambda k: consensus(runs.clusters, k).clusters)
+    combined = cache(lambda k: consensus(runs.clusters, k).clusters)
     return np.array(
         [
             agreement(
-                own,
-                together(int(run.row["clusters"])),
+                clusters,
+                combined(int(run.row["clusters"])),
                 blocks=None if runs.clients is None else runs.clients[i],
             )
-            for i, (run, own) in enumerate(zip(runs.runs, runs.clusters, strict=True))
+            for i, (run, clusters) in enumerate(
+                zip(runs.runs, runs.clusters, strict=True)
+            )
         ]
     )
 
 
 def by_others(runs: Ensemble) -> Float[np.ndarray, "R"]:
-    rows = runs.drawn()
-    embeddings = runs.embeddings(rows)
+    """Returns the pooled rank of each run's silhouette in all embeddings."""
+    indices = runs.sample()
+    embeddings = runs.embeddings(indices)
     if embeddings is None:
         return np.full(len(runs.runs), np.nan)
-    clusters = runs.clusters[:, rows]
+    clusters = runs.clusters[:, indices]
     return pooled_ranks(np.array([silhouettes(z, clusters) for z in embeddings]))
 
 
 def by_input(runs: Ensemble) -> Float[np.ndarray, "R"]:
-    rows = runs.drawn()
-    flat = runs.dataset.examples[rows].reshape(len(rows), -1).astype(float)
-    values = silhouettes(flat, runs.clusters[:, rows])
-    if runs.clients is not None:  # clients' own clusters lie on top of each other
+    """Returns the silhouette of each run on the raw examples."""
+    indices = runs.sample()
+    flat = runs.dataset.examples[indices].reshape(len(indices), -1).astype(float)
+    values = silhouettes(flat, runs.clusters[:, indices])
+    if runs.clients is not None:  # clusters of different clients overlap
         values[(runs.clients >= 0).any(axis=1)] = np.nan
     return values
 
 
 def by_loss(runs: Ensemble) -> Float[np.ndarray, "R"]:
-    """Returns minus the loss of the last round. Losses of different methods or settings
-    are not alike.
+    """Returns the negative loss of the last round of each run.
+
+    Losses of different methods or settings are not comparable.
     """
-    each = [x.folder.of_runs(x.folder.rounds, [x.params]) for x in runs.runs]
-    return -np.array([rounds[-1]["loss"] if rounds else np.nan for rounds in each])
+    histories = [x.folder.of_runs(x.folder.rounds, [x.params]) for x in runs.runs]
+    losses = [rounds[-1]["loss"] if rounds else np.nan for rounds in histories]
+    return -np.array(losses)
 
 
 CRITERIA: Mapping[Criterion, Callable[[Ensemble], Float[np.ndarray, "R"]]] = {
@@ -237,22 +269,29 @@ CRITERIA: Mapping[Criterion, Callable[[Ensemble], Float[np.ndarray, "R"]]] = {
     "silhouette": lambda runs: runs.values("silhouette"),
     "loss": by_loss,
 }
-"""The value of each criterion for runs that ended well, the larger the better."""
+"""By criterion, the function that returns its values; higher is better."""
 
 
 def ranking(values: Float[np.ndarray, "R"]) -> list[int]:
-    """Returns the runs, that with the largest value first, those without one last."""
+    """Returns the indices of the runs by descending value, with NaN at the end."""
     return np.argsort(
         np.where(np.isnan(values), np.inf, -values), kind="stable"
     ).tolist()
 
 
-def ranked(runs: Ensemble, by: Criterion) -> pd.DataFrame:
-    """Returns one row per run, the best first: which run it is, the criteria, its
-    scores. The index is the run's place.
+def rank_runs(runs: Ensemble, by: Criterion) -> pd.DataFrame:
+    """Returns a table of the runs, the best run first.
+
+    Args:
+        runs: the runs.
+        by: the criterion that ranks the runs.
+
+    Returns:
+        One row per run, with its settings, all criteria, and for data with labels NMI
+        and ACC. The index of the table is the index of the run.
 
     Raises:
-        ValueError: the criterion says nothing of any run.
+        ValueError: no run has a value of the criterion.
     """
     values = criteria(runs)
     if np.isnan(values[by]).all():
@@ -264,29 +303,33 @@ def ranked(runs: Ensemble, by: Criterion) -> pd.DataFrame:
         folder = "" if run.folder.in_memory else str(run.folder.directory)
         line = {"folder": folder, "method": run.row["method"]}
         line |= {name: run.row[name] for name in (*names, "status")}
-        line |= {name: float(each[i]) for name, each in values.items()}
+        line |= {name: float(column[i]) for name, column in values.items()}
         lines.append(line | {name: run.row[name] for name in scores})
     return pd.DataFrame(lines).iloc[ranking(values[by])]
 
 
 def against_labels(ranks: pd.DataFrame) -> pd.DataFrame:
-    """Returns one row per criterion: its rank correlation with NMI and ACC over runs,
-    and its regret, the best NMI less that of the chosen run; a random choice last.
+    """Returns a table that compares the criteria with the scores with labels.
 
     Args:
-        ranks: of `ranked`, for data with labels.
+        ranks: the result of `rank_runs`, for data with labels.
+
+    Returns:
+        One row per criterion: its rank correlation with NMI and ACC over the runs, and
+        its regret, which is the best NMI minus the NMI of the chosen run. The last row
+        is a random choice.
     """
     ranks = ranks.sort_index()
     values = ranks[[*CRITERIA]].dropna(axis=1, how="all")
-    scores = ranks[["nmi", "acc"]].astype(float)
+    scores: Any = ranks[["nmi", "acc"]].astype(float)
     lines = [
         {
             "criterion": name,
             **{
                 f"{score} rank correlation": correlation(
-                    each.to_numpy(), own.to_numpy()
+                    each.to_numpy(), column.to_numpy()
                 )
-                for score, own in scores.items()
+                for score, column in scores.items()
             },
             "regret": regret(each.to_numpy(), scores["nmi"].to_numpy()),
         }
@@ -299,8 +342,9 @@ def against_labels(ranks: pd.DataFrame) -> pd.DataFrame:
 def correlation(
     values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]
 ) -> float:
-    """Returns Spearman's rank correlation over the runs with a value; NaN where either
-    does not vary.
+    """Returns Spearman's rank correlation over the runs with a value.
+
+    The result is NaN if values or scores are constant.
     """
     known = ~np.isnan(values)
     values, scores = values[known], scores[known]
@@ -310,45 +354,60 @@ def correlation(
 
 
 def regret(values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]) -> float:
-    """Returns the best score less that of the run with the largest value."""
+    """Returns the best score minus the score of the run with the largest value."""
     return float(scores.max() - scores[ranking(values)[0]])
 
 
 def why_not(name: Criterion, runs: Ensemble) -> str:
-    """Returns why a criterion says nothing of any run."""
-    few = {"agreement": 2, "agreement_nmi": 2, "consensus": 2, "others": 3}
-    least = few.get(name, 1)
+    """Returns the reason why no run has a value of a criterion."""
+    required = {"agreement": 2, "agreement_nmi": 2, "consensus": 2, "others": 3}
+    least = required.get(name, 1)
     if len(runs.ok) < least:
         number = f"{least} run{'s' * (least > 1)}"
-        return f"`by` {name} takes {number} that ended well, got {len(runs.ok)}"
+        return f"`by` {name} needs {number} that ended well, got {len(runs.ok)}"
     if runs.clients is not None:
-        return f"`by` {name} takes one clustering of all; clients here have their own"
-    return f"`by` {name} says nothing of these runs"
+        return (
+            f"`by` {name} needs common clusters, but these clients cluster separately"
+        )
+    return f"`by` {name} has no values for these runs"
 
 
-# --- One clustering of all
+# --- Consensus
 
 SURE = 0.9
-"""The confidence from which on an example is called sure."""
+"""Smallest confidence of an example that counts as sure."""
 SCORES = ("nmi", "acc", "ari")
+"""Scores of `consensus_scores`."""
 
 
 def consensus_of(
     runs: Ensemble, num_clusters: int | None = None, *, seed: int = 0
 ) -> Consensus:
-    """Returns the consensus of runs that ended well, see `Results.consensus`."""
+    """Returns the consensus clustering of runs that ended well.
+
+    Args:
+        runs: the runs.
+        num_clusters: number of clusters; None takes the number of the runs.
+        seed: seed of k-means on the spectral embedding.
+
+    Returns:
+        The cluster of each example, with its confidence.
+
+    Raises:
+        ValueError: the runs do not determine the number of clusters, or it is below 2.
+    """
     if num_clusters is None:
         if runs.clients is not None:
             raise ValueError(
-                "clients looked for clusters of their own: give `num_clusters`, the "
-                "number of clusters of all"
+                "clients cluster separately in these runs: pass `num_clusters`, the "
+                "number of clusters of all examples"
             )
         numbers = np.unique(runs.values("clusters")).astype(int)
         if len(numbers) > 1:
             several = " ".join(map(str, numbers))
             raise ValueError(
-                f"the runs look for {several} clusters: choose by `where` clusters="
-                f"{numbers[0]}, or by `num_clusters`"
+                f"the runs have different numbers of clusters ({several}): select runs "
+                f"with `where` clusters={numbers[0]}, or pass `num_clusters`"
             )
         num_clusters = int(numbers[0])
     if num_clusters < 2:
@@ -358,128 +417,144 @@ def consensus_of(
     )
 
 
-def consensus_scores(runs: Ensemble, together: Consensus) -> pd.DataFrame:
-    """Returns the scores of a consensus, and the mean and the best of its runs."""
-    labels, held = runs.dataset.labels, together.clusters >= 0
+def consensus_scores(runs: Ensemble, combined: Consensus) -> pd.DataFrame:
+    """Returns a table of the scores of the consensus, and the runs' mean and best."""
+    labels, has_cluster = runs.dataset.labels, combined.clusters >= 0
     assert labels is not None
-    # As results.csv has them: where clients are on their own, a mean of theirs.
-    each = pd.DataFrame({name: runs.values(name) for name in SCORES})
+    # In results.csv, the scores of clients that cluster separately are means.
+    of_runs = pd.DataFrame({name: runs.values(name) for name in SCORES})
     rows = {
-        "of the consensus": metrics.scores(
-            labels[held], together.clusters[held], names=SCORES
+        "consensus": metrics.scores(
+            labels[has_cluster], combined.clusters[has_cluster], names=SCORES
         ),
-        "of the runs, mean": each.mean(),
-        "of the runs, best": each.max(),
+        "mean of the runs": of_runs.mean(),
+        "best of the runs": of_runs.max(),
     }
     return pd.DataFrame(rows).T.rename_axis("clusters").reset_index()
 
 
-def confidence_text(runs: Ensemble, together: Consensus) -> str:
-    """Returns how sure the consensus is, in a sentence."""
-    known = together.confidence[~np.isnan(together.confidence)]
-    number, missing = len(runs.runs), len(together.confidence) - len(known)
-    told = (
-        f"of {len(known):,} examples the {number} runs are sure of "
-        f"{np.mean(known >= SURE):.0%}, which they put together with the others of "
-        f"their cluster {SURE:.0%} of the time or more; of {np.mean(known < 0.5):.0%} "
-        "less than half"
+def confidence_text(runs: Ensemble, combined: Consensus) -> str:
+    """Returns a sentence on the confidence of the consensus."""
+    confidence = combined.confidence[~np.isnan(combined.confidence)]
+    number, missing = len(runs.runs), len(combined.confidence) - len(confidence)
+    text = (
+        f"the {number} runs agree on {np.mean(confidence >= SURE):.0%} of "
+        f"{len(confidence):,} examples (confidence {SURE} or more), and disagree on "
+        f"{np.mean(confidence < 0.5):.0%} (confidence below 0.5)"
     )
-    return f"{told}; {missing:,} others are in no run's clusters" if missing else told
+    return f"{text}; {missing:,} examples have no cluster" if missing else text
 
 
-# --- How many clusters
+# --- Number of clusters
 
 LEAST = 0.01
-"""A difference of trade-offs that is none, however alike the seeds are."""
+"""Smallest difference of trade-offs that counts, even if the seeds agree."""
 
 
 class Suggestion(NamedTuple):
-    """How many clusters the runs suggest."""
+    """The number of clusters that the runs suggest."""
 
     number: int | None
-    """None where no number stands out."""
+    """The number of clusters; None if no number stands out."""
     reason: str
-    """Why, in a sentence."""
+    """The reason, as a sentence."""
     stabilities: Mapping[int, Stability]
-    """The agreement of the seeds for each number of clusters that was compared."""
+    """By number of clusters, the agreement of the seeds."""
     left_out: str
-    """A sentence on the numbers that could not be compared; empty without any."""
+    """A sentence on the numbers that could not be compared; "" if there are none."""
 
     @property
     def trade_off(self) -> dict[float, float]:
-        """For each number of clusters, how far seeds agree on the clusters less how far
-        they agree on parts of the clusters.
-        """
-        each = self.stabilities.items()
-        return {float(number): float(np.mean(x.trade_off)) for number, x in each}
+        """By number of clusters, the agreement of seeds on clusters minus on halves."""
+        items = self.stabilities.items()
+        return {float(number): float(np.mean(x.trade_off)) for number, x in items}
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per number of clusters: means over pairs of runs."""
+        """One row per number of clusters, with means over the pairs of runs."""
         means = ("between", "within", "trade_off")
         return pd.DataFrame(
             [
                 {
                     "clusters": number,
-                    **{name: np.mean(getattr(each, name)) for name in means},
-                    "pairs": len(each.between),
+                    **{name: np.mean(getattr(value, name)) for name in means},
+                    "pairs": len(value.between),
                 }
-                for number, each in self.stabilities.items()
+                for number, value in self.stabilities.items()
             ]
         )
 
     @property
     def pairs(self) -> list[dict[str, Any]]:
-        """One row per pair of runs."""
+        """One row per pair of runs: both agreements, and their difference."""
         return [
             {"clusters": k, "between": one, "within": other, "trade-off": one - other}
-            for k, each in self.stabilities.items()
-            for one, other in zip(each.between, each.within, strict=True)
+            for k, value in self.stabilities.items()
+            for one, other in zip(value.between, value.within, strict=True)
         ]
 
 
 def how_many(runs: Ensemble) -> Suggestion:
-    """Suggests a number of clusters, see `Results.how_many`."""
+    """Suggests the number of clusters on which the seeds agree most.
+
+    Args:
+        runs: runs that differ only in the number of clusters and the seed.
+
+    Returns:
+        The suggestion, see `Results.how_many`.
+
+    Raises:
+        ValueError: fewer than two numbers can be compared, the runs differ in other
+            settings, or there is no common embedding.
+    """
     runs = runs.voters
     check_alike(runs.runs)
     numbers = runs.values("clusters").astype(int)
     values, counts = np.unique(numbers, return_counts=True)
     if len(values) < 2:
         raise ValueError(
-            f"all runs look for {values[0]} clusters: try several, with --clusters "
-            f"{max(2, values[0] - 2)} {values[0]} {values[0] + 2} --seed 0 1 2"
+            f"all runs have {values[0]} clusters: run several numbers, such as "
+            f"--clusters {max(2, values[0] - 2)} {values[0]} {values[0] + 2} "
+            "--seed 0 1 2"
         )
     if np.sum(counts > 1) < 2:
         raise ValueError(
-            "two seeds or more tell how stable a number of clusters is, with --seed 0 "
-            f"1 2; {values[counts.argmin()]} has one run that ended well"
+            f"one run with {values[counts.argmin()]} clusters ended well, and at least "
+            "two are needed: run several seeds, such as --seed 0 1 2"
         )
-    rows = runs.drawn()
-    embeddings = runs.embeddings(rows)
+    indices = runs.sample()
+    embeddings = runs.embeddings(indices)
     if embeddings is None:
         raise ValueError(
-            "clients cluster on their own here: they have no common embedding in which "
-            "clusters could be divided"
+            "clients cluster separately in these runs: without a common embedding no "
+            "number of clusters can be suggested"
         )
-    stable, left_out = {}, []
+    stabilities, left_out = {}, []
     for number, count in zip(values.tolist(), counts, strict=True):
-        (own,) = np.nonzero(numbers == number)
-        clusters = runs.clusters[np.ix_(own, rows)]
-        each = stability(clusters, [embeddings[i] for i in own]) if count > 1 else None
-        if each is None or np.isnan(each.within).any():
+        (same,) = np.nonzero(numbers == number)
+        clusters = runs.clusters[np.ix_(same, indices)]
+        value = None
+        if count > 1:
+            value = stability(clusters, [embeddings[i] for i in same])
+        if value is None or np.isnan(value.within).any():
             left_out.append(str(number))
         else:
-            stable[number] = each
-    reason = "one run that ended well, or too few examples to be divided"
-    if len(stable) < 2:
+            stabilities[number] = value
+    reason = "one run that ended well, or clusters too small to divide"
+    if len(stabilities) < 2:
         raise ValueError(f"{', '.join(left_out)} clusters have {reason}")
-    said = f"left out: {', '.join(left_out)} clusters ({reason})" if left_out else ""
-    return Suggestion(*suggested(stable), stable, said)
+    text = f"left out: {', '.join(left_out)} clusters ({reason})" if left_out else ""
+    return Suggestion(*suggest(stabilities), stabilities, text)
 
 
 def check_alike(runs: Sequence[Run]) -> None:
-    """Raises ValueError where runs of one number of clusters differ in more than their
-    seed, or numbers are of different methods or settings.
+    """Checks that runs differ only in the number of clusters and the seed.
+
+    Args:
+        runs: the runs. A setting may depend on the number of clusters.
+
+    Raises:
+        ValueError: the runs differ in the method or another setting.
     """
     for name in ("method", *runs[0].folder.columns):
         if name in ("clusters", "seed"):
@@ -490,43 +565,46 @@ def check_alike(runs: Sequence[Run]) -> None:
         several = [sorted(x, key=str) for x in by_number.values() if len(x) > 1]
         if several:
             raise ValueError(
-                f"the runs differ in {name}, too: choose by `where` {name}="
+                f"the runs also differ in {name}: select runs with `where` {name}="
                 f"{several[0][0]}"
             )
-    settled = ("dataset", "labels", "preset", "swept", "defaults")
+    ignored = ("dataset", "labels", "preset", "swept", "defaults")
     first, *others = (run.folder for run in runs)
     for other in others:
-        names = [x for x in differing(first.config, other.config) if x not in settled]
+        names = [x for x in differing(first.config, other.config) if x not in ignored]
         if names:
             raise ValueError(
-                f"{first.directory} and {other.directory} differ in {names[0]}, too"
+                f"{first.directory} and {other.directory} also differ in {names[0]}: "
+                "compare folders with the same settings"
             )
 
 
-def suggested(stable: Mapping[int, Stability]) -> tuple[int | None, str]:
-    """Returns the number with the best trade-off, and why. It is None where the number
-    does not stand out from the next one by more than the standard error of their
-    difference.
+def suggest(stabilities: Mapping[int, Stability]) -> tuple[int | None, str]:
+    """Returns the number of clusters with the best trade-off, and the reason.
+
+    The number is None if its trade-off exceeds the next one by no more than the
+    standard error of their difference.
     """
-    means = {k: float(np.mean(each.trade_off)) for k, each in stable.items()}
+    means = {k: float(np.mean(x.trade_off)) for k, x in stabilities.items()}
     best, second = sorted(means, key=lambda k: -means[k])[:2]
-    # A run is in several pairs: the error is that of as many values as runs.
+    # A run is in several pairs, so there are only as many independent values as runs.
     errors = [
-        np.std(stable[k].trade_off, ddof=1) / np.sqrt(stable[k].num_runs)
+        np.std(stabilities[k].trade_off, ddof=1) / np.sqrt(stabilities[k].num_runs)
         for k in (best, second)
     ]
     error = float(np.linalg.norm(errors))
     if means[best] <= 0 or means[best] - means[second] <= max(error, LEAST):
         return (
             None,
-            f"no number stands out: {best} has {means[best]:.2f}, {second} has "
-            f"{means[second]:.2f}, with a standard error of {error:.2f} between them",
+            f"no number of clusters stands out: trade-off {means[best]:.2f} for {best} "
+            f"clusters, {means[second]:.2f} for {second}; standard error of the "
+            f"difference {error:.2f}",
         )
     reason = (
-        f"seeds agree most on {best} clusters (trade-off {means[best]:.2f}; next "
-        f"{second}, {means[second]:.2f})"
+        f"seeds agree most on {best} clusters (trade-off {means[best]:.2f}; next best "
+        f"{second} clusters, {means[second]:.2f})"
     )
-    ends = {min(stable): "fewer", max(stable): "more"}
+    ends = {min(stabilities): "fewer", max(stabilities): "more"}
     if best in ends:
-        reason += f"; it is the end of the numbers that were tried: try {ends[best]}"
+        reason += f"; no run has {ends[best]} clusters: run {ends[best]}, too"
     return best, reason

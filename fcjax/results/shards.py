@@ -1,4 +1,4 @@
-"""Shards of a grid: which are there, and their runs in one results folder."""
+"""Shards of a grid: find them, and merge their runs into one results folder."""
 
 import re
 import shutil
@@ -17,60 +17,66 @@ from fcjax.results.store import (
 )
 
 SHARD = r"shard-(\d+)-of-(\d+)"
+"""Name of the folder of a shard: its index and the number of shards."""
 TIMES = {"seconds", "compile_seconds"}
+"""Columns of results.csv that differ between two executions of the same run."""
 
 
 def find(folders: Iterable[Path]) -> list[Path]:
-    """Returns the results folders among these and the shards inside them.
+    """Returns the results folders among some folders, and the shards inside them.
+
+    Args:
+        folders: results folders, or folders with shards.
+
+    Returns:
+        The results folders, without duplicates.
 
     Raises:
-        ValueError: a folder holds neither.
+        ValueError: a folder has neither results nor shards.
     """
-    found = []
+    results = []
     for folder in folders:
-        here = [folder] if (folder / "results.csv").exists() else []
-        here += sorted(folder.glob("shard-*-of-*"))
-        if not here and not (folder / "config.json").exists():
+        parts = [folder] if (folder / "results.csv").exists() else []
+        parts += sorted(folder.glob("shard-*-of-*"))
+        if not parts and not (folder / "config.json").exists():
             raise ValueError(f"{folder} holds neither results nor shards of a grid")
-        found += here or [folder]
-    return list(dict.fromkeys(found))
+        results += parts or [folder]
+    return list(dict.fromkeys(results))
 
 
 def missing(folders: Sequence[Path]) -> list[str]:
-    """Returns what is not there yet, a line each: shards by their names, and those that
-    have no finished run.
-    """
-    named = [(x.parent, re.fullmatch(SHARD, x.name)) for x in folders]
-    grids = dict.fromkeys((parent, int(name[2])) for parent, name in named if name)
-    whole = [
+    """Returns one line per missing shard and per folder without a finished run."""
+    names = [(x.parent, re.fullmatch(SHARD, x.name)) for x in folders]
+    grids = dict.fromkeys((parent, int(name[2])) for parent, name in names if name)
+    expected = [
         parent / f"shard-{index}-of-{count}"
         for parent, count in grids
         for index in range(count)
     ]
-    begun = [x for x in folders if not (x / "results.csv").exists()]
+    unfinished = [x for x in folders if not (x / "results.csv").exists()]
     return [
-        *(f"{folder} has no finished run yet" for folder in begun),
-        *(f"{folder} is not there" for folder in whole if folder not in folders),
+        *(f"{folder} has no finished run yet" for folder in unfinished),
+        *(f"{folder} is missing" for folder in expected if folder not in folders),
     ]
 
 
 def merge(folders: Sequence[Path], out: Path) -> Folder:
-    """Writes the finished runs of some results folders into one.
+    """Merges the finished runs of some results folders into one folder.
 
     Args:
-        folders: results folders; those without a finished run are passed over.
-        out: where to; runs that it holds already stay.
+        folders: results folders. Folders without a finished run are ignored.
+        out: the merged results folder. Its earlier runs stay.
 
     Returns:
-        What `out` holds now.
+        The merged results.
 
     Raises:
-        ValueError: the folders are of different configurations, a run is in two of them
-            with different scores, or none has a finished run. Then nothing is written.
+        ValueError: the configurations differ, two folders have the same run with
+            different scores, or no folder has a finished run. Nothing is written then.
     """
     sources = [read(f) for f in folders if (f / "results.csv").exists()]
     if not sources:
-        raise ValueError("none of these folders holds a finished run")
+        raise ValueError("none of these folders has a finished run; wait for one")
     first = sources[0]
     runs: dict[tuple, tuple[Folder, Row]] = {}
     for source in sources:
@@ -83,11 +89,11 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
             other, known = runs.setdefault(source.key(row), (source, row))
             if scores(known) != scores(row):
                 raise ValueError(
-                    f"the run with {source.told(row)} is in {other.directory} and in "
-                    f"{source.directory}, with different scores"
+                    f"{other.directory} and {source.directory} have different scores "
+                    f"for the run with {source.describe(row)}"
                 )
-    begun = [x for source in sources for x in starts(source.directory)]
-    check_digests(out, begun)
+    entries = [x for source in sources for x in starts(source.directory)]
+    check_digests(out, entries)
     points = [{name: row[name] for name in first.names} for _, row in runs.values()]
     results = Folder(out, first.config, points, command=first.command)
     with results.locked():
@@ -95,15 +101,17 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
         for source in sources:
             new = [p for p in results.pending if runs[results.key(p)][0] is source]
             if new:
-                take(results, source, new)
-        write_environment(out, begun)
+                copy_runs(results, source, new)
+        write_environment(out, entries)
     return results
 
 
-def take(results: Folder, source: Folder, points: Sequence[Point]) -> None:
-    """Copies runs of another folder, in the order in which a session writes them."""
+def copy_runs(results: Folder, source: Folder, points: Sequence[Point]) -> None:
+    """Copies runs of another folder, in the order in which training writes them."""
     results.add_rounds(source.of_runs(source.rounds, points))
-    results.add_assignments(points, [source.assigned(point) for point in points])
+    results.add_assignments(
+        points, [source.assignment_arrays(point) for point in points]
+    )
     for point in points:
         for path in (Folder.model_path, Folder.communities_path):
             old, new = path(source, point), path(results, point)
@@ -114,5 +122,5 @@ def take(results: Folder, source: Folder, points: Sequence[Point]) -> None:
 
 
 def scores(row: Row) -> Row:
-    """Returns a row without the times, in which two runs of the same may differ."""
+    """Returns a row without the columns of time."""
     return {name: value for name, value in row.items() if name not in TIMES}

@@ -1,16 +1,16 @@
-"""The results folder of an experiment: what a command writes, and what is read of it.
+"""The results folder of an experiment: its files, and how to read and write them.
 
-config.json       the configuration without the swept values, and the command
+config.json       configuration without the swept values, and the command
 results.csv       one row per run
-history.csv       one row per round of a run
-environment.json  commit, versions, machine and seconds of every start
-assignments.npz   the cluster of every example in every run
-models/           the global model of every run
-communities/      which clients' clusters are the same, where the method finds out
-checkpoints/      the state to go on from
-figures/
-tensorboard/, wandb/   with --log
-.lock             held while a command writes
+history.csv       one row per run and round
+environment.json  commit, versions, machine and seconds of each start of the command
+assignments.npz   cluster of each example in each run
+models/           exported global model of each run
+communities/      communities of the clients' clusters, for methods that find them
+checkpoints/      state of unfinished runs
+figures/          figures of the first run and of the grid
+tensorboard/, wandb/   logs, with --log
+.lock             lock of the command that writes into the folder
 """
 
 import dataclasses
@@ -47,102 +47,131 @@ CONTENTS = (
     *("models", "communities", "checkpoints", "figures", "tensorboard"),
     *("consensus", "export", "fit"),
 )
-"""What a folder may hold besides config.json: of the command that runs the grid, and of
-the commands for finished runs. --no-resume removes all of it, the rows first."""
+"""Files and folders besides config.json that commands write. --no-resume removes them,
+the tables first."""
 DIGESTS = ("examples", "labels", "clients")
-"""The parts of the data that a start has a digest of, where the data has them."""
+"""The parts of a data set that have a digest in environment.json."""
 
 Point = Mapping[str, float | int]
-"""One run's values by flag: {"p": 0.25, "seed": 0, ...}. A session has those of all
-flags that take several values; a reader has those of the axes."""
+"""The values of one run by flag, such as {"p": 0.25, "seed": 0}. A command that runs a
+grid has the values of all flags that take several values. A reader has those of the
+axes."""
 Row = dict[str, Any]
-"""A run, or a round of one, by column; None is a cell that is empty in the table."""
+"""One row of results.csv or history.csv by column; None is an empty cell."""
 
 
 class Examples(NamedTuple):
-    """The scored examples of a folder's runs."""
+    """The scored examples of the runs of a results folder."""
 
     dataset: Dataset
+    """The data set."""
     names: list[str]
-    """The files of a folder of images, or row numbers of the whole data set."""
+    """Name of each example: its file in a folder of images, or its index in the whole
+    data set."""
 
 
 # --- Communities
 
 
 class CommunityAssignments(NamedTuple):
-    """The communities of one run, with the examples that they are of."""
+    """The communities of the clients' clusters in one run, with their examples."""
 
     indices: Integer[np.ndarray, "M N"]
-    """Examples that each client holds; one that several hold is there several times."""
+    """Indices into the pool of the examples of each client. An example of several
+    clients has several entries."""
     mask: Bool[np.ndarray, "M N"]
-    """False where one of them is repeated."""
+    """False for padding, which repeats an example."""
     cluster: Integer[np.ndarray, "M N"]
-    """What each client found in the end; -1 where one is repeated."""
+    """Final cluster of each example within its client; -1 for padding."""
     community: Integer[np.ndarray, "M K"]
-    """Of each client's cluster; -1 where it has none."""
+    """Community of each client's cluster; -1 for none."""
     edges: Bool[np.ndarray, "M K M K"]
-    """The association graph of the last round."""
+    """Association graph of the last round: whether two clusters are associated."""
     graph_cluster: Integer[np.ndarray, "M N"]
-    """The clusters that it is a graph of; -1 where an example is repeated."""
+    """The cluster of each example that the graph was computed from; -1 for padding."""
 
 
-def taken_globally(
+def global_clusters(
     cluster: Integer[np.ndarray, "M N"], community: Integer[np.ndarray, "M K"]
 ) -> Int[np.ndarray, "M N"]:
-    """Returns communities as clusters of all clients: a cluster without one is one of
-    its own. -1 where an example has no cluster.
+    """Returns the clusters of all clients as clusters with global numbers.
+
+    Args:
+        cluster: [M, N] cluster of each example within its client, -1 for none.
+        community: [M, K] community of each client's cluster, -1 for none.
+
+    Returns:
+        [M, N] the community of each example. A cluster without a community has a number
+        of its own. -1 for examples without a cluster.
     """
-    number = np.arange(community.size).reshape(community.shape)
-    names = np.where(community >= 0, community, community.max() + 1 + number)
-    found = np.take_along_axis(names, np.maximum(cluster, 0), axis=1)
-    return np.where(cluster >= 0, found, -1)
+    index = np.arange(community.size).reshape(community.shape)
+    numbers = np.where(community >= 0, community, community.max() + 1 + index)
+    result = np.take_along_axis(numbers, np.maximum(cluster, 0), axis=1)
+    return np.where(cluster >= 0, result, -1)
 
 
-def of_examples(
+def communities_of_examples(
     community: Integer[np.ndarray, "M K"],
     client: Integer[np.ndarray, "P"],
     cluster: Integer[np.ndarray, "P"],
 ) -> Integer[np.ndarray, "P"]:
-    """Returns the community of every example through its client and its cluster; -1
-    where one of the three is missing.
+    """Returns the community of each example.
+
+    Args:
+        community: [M, K] community of each client's cluster, -1 for none.
+        client: [P] client of each example, -1 for none.
+        cluster: [P] cluster of each example within its client, -1 for none.
+
+    Returns:
+        [P] the communities, -1 for none.
     """
     return np.where((client >= 0) & (cluster >= 0), community[client, cluster], -1)
 
 
-def columns(
-    holders: Integer[np.ndarray, "P"],
+def assignment_columns(
+    clients: Integer[np.ndarray, "P"],
     clusters: Integer[np.ndarray, "P"],
-    same: CommunityAssignments | None,
+    communities: CommunityAssignments | None,
 ) -> dict[str, np.ndarray]:
-    """Returns what assignments.npz keeps of a run, see `Folder.assignments`."""
-    found = {"client": holders, "cluster": clusters}
-    if same is not None:
-        found["community"] = of_examples(same.community, holders, clusters)
-    return found
+    """Returns the arrays [P] of a run for assignments.npz.
+
+    Args:
+        clients: [P] client of each example, -1 for none.
+        clusters: [P] cluster of each example, -1 for none.
+        communities: the communities of the run; None for methods without communities.
+
+    Returns:
+        `client`, `cluster`, and `community` for methods with communities.
+    """
+    arrays = {"client": clients, "cluster": clusters}
+    if communities is not None:
+        arrays["community"] = communities_of_examples(
+            communities.community, clients, clusters
+        )
+    return arrays
 
 
 # --- Results folder
 
 
 class Folder:
-    """A results folder; opening one writes nothing.
+    """A results folder. Opening a folder does not write to it.
 
     Args:
-        directory: created by the first write.
-        config: what all its runs share.
-        points: the swept values of the runs that are asked for; None is all that have
-            ended.
-        command: the script and the settings that ask for them, see
-            `sweep.experiment.command`; None is the one that ran into it last.
-        resume: reuse what is there; otherwise it is written over.
-        writes: whether what is added to it is written, too: one process does.
+        directory: path of the folder; the first write creates it.
+        config: configuration that all runs share.
+        points: swept values of the requested runs; None requests all finished runs.
+        command: script and settings of the command, see `sweep.experiment.command`;
+            None takes the last command of the folder.
+        resume: whether to keep the results in the folder. False overwrites them.
+        writes: whether this process writes files. Of several processes only one does.
 
     Raises:
-        ValueError: the folder holds results of another configuration, or is damaged.
+        ValueError: the folder has results of another configuration, or is damaged.
     """
 
     in_memory = False
+    """Whether the results are in memory instead of in files."""
 
     def __init__(
         self,
@@ -157,220 +186,251 @@ class Folder:
         self.writes = writes
         self.directory = directory
         self.dataset: Dataset | None = None
-        """The data of the runs, where the process that made them still has it."""
+        """The data set of the runs, if this process ran them; None otherwise."""
         self.data_dir: Path | None = None
-        """Where TFDS data sets are prepared, if it is not where the runs had them."""
+        """Folder of prepared TFDS data sets, if it differs from that of the runs."""
         self.config = {k: v for k, v in config.items() if k != "command"}
         self.command = command or config.get("command")
         self.names: tuple[str, ...] = tuple(config["swept"])
-        """The axes: what tells runs apart. The first is the heterogeneity, the last the
-        seed."""
+        """The axes: the columns that identify a run. The first axis is the
+        heterogeneity, the last axis is the seed."""
         self.columns = (*self.names, *config.get("defaults", ()))
-        """The axes, and the settings with a default that may follow from an axis."""
+        """The axes, and the settings whose default may depend on an axis."""
         self._resume = resume
         if resume:
             self._check()
         self._seen = _bytes(directory / "results.csv")
         self.rows = read_rows(directory / "results.csv") if resume else []
         self.rounds = read_rows(directory / "history.csv") if resume else []
-        """Of history.csv, in the order in which they were run."""
+        """The rows of history.csv, in the order of training."""
         self._points = tuple(map(self._point, self.rows) if points is None else points)
-        self._asked = set(map(self.key, self._points))
+        self._requested = set(map(self.key, self._points))
         self._finished = set(map(self.key, self.rows))
-        self._running: set[tuple] = set()  # whose history this session has begun
-        self._columns: list[str] = []  # of history.csv, once this session wrote it
+        self._running: set[tuple] = set()
+        """Keys of the runs whose history this process has begun."""
+        self._columns: list[str] = []
+        """Columns of history.csv, once this process has written it."""
         self._memory: dict[Path, dict[str, np.ndarray]] = {}
-        """The arrays of each file of a folder in memory."""
+        """By path, the arrays of a folder in memory."""
         if points is not None and self.rows and self.pending:
-            _ = self._assignments  # to which those of the pending runs will be added
+            # The assignments of the pending runs will be added to these.
+            _ = self._assignments
 
     @property
     def saves(self) -> bool:
-        """Whether the results are on disk, and this process writes them."""
+        """Whether this process writes the results to files."""
         return self.writes and not self.in_memory
 
     def _check(self) -> None:
-        """Raises ValueError where runs of this configuration cannot be added."""
-        has = {
+        """Checks that runs of this configuration can be added to the folder.
+
+        Raises:
+            ValueError: the folder has results of another configuration.
+        """
+        files = {
             n for n in ("config.json", "results.csv") if (self.directory / n).exists()
         }
-        if not has:
+        if not files:
             return
-        kept = read_config(self.directory) if "config.json" in has else {}
-        if not kept:
+        old = read_config(self.directory) if "config.json" in files else {}
+        if not old:
             reason = "results without their config.json"
-        elif "preset" not in kept and "preset" in self.config:
-            reason = "results of an earlier fcjax, to which this version adds none"
-        elif names := differing(kept, self.config):
-            each = (
-                f"{'flags that are given' if name == 'swept' else name}: "
-                f"{_shown(kept.get(name))} there, {_shown(self.config.get(name))} here"
+        elif "preset" not in old and "preset" in self.config:
+            reason = "results of an earlier fcjax, to which this version adds no runs"
+        elif names := differing(old, self.config):
+            differences = (
+                f"{'flags' if name == 'swept' else name}: "
+                f"{_text(old.get(name))} there, {_text(self.config.get(name))} here"
                 for name in names
-                if name != "defaults"  # all that is not given
+                # "defaults" is the complement of "swept".
+                if name != "defaults"
             )
-            reason = f"results of another configuration ({'; '.join(each)})"
+            reason = f"results of another configuration ({'; '.join(differences)})"
         else:
             return
         raise ValueError(
             f"--out {self.directory} holds {reason}; choose another folder, or pass "
-            "--no-resume to write over it"
+            "--no-resume to overwrite this one"
         )
 
-    # The runs that it has.
+    # --- Runs
 
     def point(self, /, **where: float | int | str) -> Point:
-        """Returns the axis values of the run that has these of them.
+        """Returns the axis values of the only run with the given axis values.
 
         Args:
-            where: axis values, as numbers or as their text.
+            **where: axis values, as numbers or as text.
+
+        Returns:
+            The values of all axes.
 
         Raises:
-            ValueError: one is no axis or no number, no run has them, or several runs
-                have them. The line names the axes in which those differ.
+            ValueError: a name is not an axis, a value is not a number, or no run or
+                several runs have the values.
         """
         rows = self.rows_of(**where)
         if len(rows) > 1:
-            each = {n: dict.fromkeys(f"{r[n]:g}" for r in rows) for n in self.names}
-            several = [f"{k} ({', '.join(x)})" for k, x in each.items() if len(x) > 1]
-            told = "".join(f" with {k}={v}" for k, v in where.items())
+            values = {n: dict.fromkeys(f"{r[n]:g}" for r in rows) for n in self.names}
+            varied = [f"{k} ({', '.join(x)})" for k, x in values.items() if len(x) > 1]
+            text = "".join(f" with {k}={v}" for k, v in where.items())
             raise ValueError(
-                f"{self.directory} has {len(rows)} runs{told}; choose one by its value "
-                f"of {' and '.join(several)}"
+                f"{self.directory} has {len(rows)} runs{text}; choose one by its value "
+                f"of {' and '.join(varied)}"
             )
         return self._point(rows[0])
 
     def rows_of(self, /, **where: float | int | str) -> list[Row]:
-        """Returns the rows of all runs that have these axis values.
+        """Returns the rows of all runs with the given axis values.
+
+        Args:
+            **where: axis values, as numbers or as text.
+
+        Returns:
+            Rows of results.csv.
 
         Raises:
-            ValueError: one is no axis or no number, or no run has them.
+            ValueError: a name is not an axis, a value is not a number, or no run has
+                the values.
         """
         values = {name: value_of(str(value)) for name, value in where.items()}
         for name, value in values.items():
             if name not in self.names or isinstance(value, str | None):
                 accepted = " ".join(f"{name}=VALUE" for name in self.names)
                 raise ValueError(f"where takes {accepted}, got '{name}={where[name]}'")
-        found = [
-            row for row in self.rows if all(row[k] == v for k, v in values.items())
-        ]
-        if not found:
-            told = " ".join(f"{name}={value}" for name, value in where.items())
-            there = "; ".join(
+        rows = [row for row in self.rows if all(row[k] == v for k, v in values.items())]
+        if not rows:
+            text = " ".join(f"{name}={value}" for name, value in where.items())
+            existing = "; ".join(
                 f"{n} is {', '.join(dict.fromkeys(str(r[n]) for r in self.rows))}"
                 for n in where
             )
-            raise ValueError(f"no run of {self.directory} has {told}: {there}")
-        return found
+            raise ValueError(f"no run of {self.directory} has {text}: {existing}")
+        return rows
 
-    def is_asked(self, point: Point) -> bool:
-        return self.key(point) in self._asked
+    def is_requested(self, point: Point) -> bool:
+        """Returns whether the command asks for this run."""
+        return self.key(point) in self._requested
 
     def is_pending(self, point: Point) -> bool:
-        return self.is_asked(point) and self.key(point) not in self._finished
+        """Returns whether the command asks for this run, and the run has not ended."""
+        return self.is_requested(point) and self.key(point) not in self._finished
 
     @property
     def pending(self) -> list[Point]:
+        """The requested runs that have not ended."""
         return [point for point in self._points if self.is_pending(point)]
 
     @property
     def first(self) -> Point:
-        """The run whose figures are drawn."""
+        """The first requested run, whose figures are drawn."""
         return self._points[0]
 
     @property
     def settings(self) -> list[str]:
-        """What tells the settings of the grid apart: what it is dealt by, such as p,
-        and what varies but for the seed.
+        """The columns that define a setting of the grid.
+
+        These are the heterogeneity, such as p, and all columns that vary except for the
+        seed.
         """
         level, *others = self.names
         varied = [n for n in others if len({float(p[n]) for p in self._points}) > 1]
         return [level, *(name for name in varied if name != "seed")]
 
-    def asked(self, rows: Iterable[Row]) -> list[Row]:
-        """Returns the rows, of `rows` or `rounds`, of the runs that were asked for."""
+    def requested(self, rows: Iterable[Row]) -> list[Row]:
+        """Returns those of `rows` (or `rounds`) that belong to requested runs."""
         return self.of_runs(rows, self._points)
 
     def of_runs(self, rows: Iterable[Row], points: Iterable[Point]) -> list[Row]:
-        """Returns those rows that are of these runs."""
+        """Returns those rows that belong to these runs."""
         runs = set(map(self.key, points))
         return [row for row in rows if self.key(row) in runs]
 
     def history_of(self, points: Sequence[Point]) -> list[list[Row]]:
-        """Returns the rounds of each of these runs, in order."""
-        found: dict[tuple, list[Row]] = {self.key(point): [] for point in points}
+        """Returns one list of rounds per run, in order."""
+        histories: dict[tuple, list[Row]] = {self.key(point): [] for point in points}
         for row in self.of_runs(self.rounds, points):
-            found[self.key(row)].append(row)
-        return list(found.values())
+            histories[self.key(row)].append(row)
+        return list(histories.values())
 
     def key(self, row: Mapping[str, Any]) -> tuple[float, ...]:
-        """Returns the swept values of a row: which run it is of."""
+        """Returns the axis values of a row, which identify its run."""
         return tuple(float(row[name]) for name in self.names)
 
     def _point(self, row: Row) -> Point:
         return {name: row[name] for name in self.names}
 
-    # What runs are called.
+    # --- Names of runs
 
-    def told(self, point: Point) -> str:
+    def describe(self, point: Point) -> str:
+        """Returns the settings and the seed of a run, such as "p 0.25, seed 0"."""
         return ", ".join(f"{name} {point[name]:g}" for name in [*self.settings, "seed"])
 
     def place_of(self, points: Sequence[Point]) -> str:
-        """Returns which of the runs these are, "run 3 of 9" or "runs 4 to 6 of 9", and
-        nothing where there is but one.
+        """Returns the position of runs in the grid, such as "runs 4 to 6 of 9".
+
+        The text is "" if the grid has one run.
         """
         first, last = (self._points.index(points[i]) + 1 for i in (0, -1))
         which = f"run {first}" if first == last else f"runs {first} to {last}"
         return f"{which} of {count}" if (count := len(self._points)) > 1 else ""
 
     def log_name(self, point: Point) -> str:
-        """What a run is called where its rounds are logged: by what varies."""
+        """Returns the name of a run in logs: its settings and its seed."""
         return self._file_name(point, [*self.settings, "seed"])
 
     def model_path(self, point: Point) -> Path:
-        """Where the global model of a run is kept."""
-        # All swept values may be too long for the name of a file.
+        """Returns the path of the exported model of a run."""
+        # All axis values together may be too long for the name of a file.
         name = self._file_name(point, [self.names[0], self.names[-1]])
         return self.directory / "models" / f"{name}.npz"
 
     def communities_path(self, point: Point) -> Path:
-        """Where the communities of a run are kept."""
+        """Returns the path of the communities of a run."""
         return self.directory / "communities" / self.model_path(point).name
 
-    def _file_name(self, point: Point, shown: Sequence[str]) -> str:
+    def _file_name(self, point: Point, names: Sequence[str]) -> str:
+        """Returns the values of some axes, and a digest of the values of all axes."""
         values = {name: float(point[name]) for name in self.names}
         digest = sha256(repr(values).encode()).hexdigest()[:8]
-        return ",".join([*(f"{name}={values[name]:g}" for name in shown), digest])
+        return ",".join([*(f"{name}={values[name]:g}" for name in names), digest])
 
-    # The data of the runs.
+    # --- Data of the runs
 
     def source(self) -> Source:
-        """Returns the data set of the runs, for `load_source`. Without `data_dir` it
-        lies where the last start had it, if that directory still exists.
+        """Returns the source of the data set of the runs, for `load_source`.
+
+        Without `data_dir`, the source has the directory of the last start, if this
+        directory still exists.
         """
-        known = Path(self._last_start.get("data_dir") or os.devnull)
-        there = known if known.is_dir() else None
-        # The config.json of an older fcjax lacks settings that are newer.
+        last = Path(self._last_start.get("data_dir") or os.devnull)
+        existing = last if last.is_dir() else None
+        # The config.json of an older fcjax lacks newer settings.
         settings = {name: self.config[name] for name in SOURCE if name in self.config}
         settings["image_shape"] = tuple(settings["image_shape"])
-        return Source(**settings, data_dir=self.data_dir or there)
+        return Source(**settings, data_dir=self.data_dir or existing)
 
     def digests(self) -> dict[str, str]:
-        """Returns the digests of the data of the last start, by their names; an older
-        fcjax and runs in memory have none.
+        """Returns the digests of the data of the last start, by name.
+
+        The result is empty for runs in memory and for folders of an older fcjax.
         """
         last = self._last_start
         return {f"the digest of its {x}": last[x] for x in DIGESTS if x in last}
 
     @property
     def _last_start(self) -> dict[str, Any]:
+        """The last entry of environment.json."""
         return (starts(self.directory) or [{}])[-1]
 
     @cached_property
     def examples(self) -> Examples:
-        """The data set of the runs, with the names of its examples.
+        """The data set of the runs, with the names of the examples.
+
+        Returns:
+            The examples, read at the first call.
 
         Raises:
-            ValueError: it cannot be read, or it was an array.
+            ValueError: the data set cannot be read, or it was an array in memory.
         """
         source, dataset = self.source(), self.dataset
         limit = None if source.dataset == ARRAY else source.limit
@@ -382,62 +442,85 @@ class Folder:
         options = {"split": source.split, "client_folders": source.client_folders}
         names = example_names(source.dataset, len(dataset.examples), **options)
         if limit is not None:
-            places = dataset._replace(examples=np.arange(len(names)))
-            part = stratified_subset(places, limit)
-            names = [names[i] for i in part.examples]
-            dataset = part._replace(examples=dataset.examples[part.examples])
+            indices = dataset._replace(examples=np.arange(len(names)))
+            subset = stratified_subset(indices, limit)
+            names = [names[i] for i in subset.examples]
+            dataset = subset._replace(examples=dataset.examples[subset.examples])
         return Examples(dataset, names)
 
-    # The arrays of the runs: clusters, models, communities.
+    # --- Arrays of the runs: clusters, models, communities
 
     def assignments(self, **where: float | int | str) -> pd.DataFrame:
-        """Returns the client and cluster of every example in the only run that has
-        these axis values, see `assigned` and `point`.
-        """
-        return pd.DataFrame(self.assigned(self.point(**where)))
+        """Returns the client and cluster of each example in one run.
 
-    def assigned(self, point: Point) -> dict[str, np.ndarray]:
-        """Returns the columns of `assignments`, [P] each."""
-        found = self._assignments
-        if not found:
-            raise ValueError(f"{self.directory} kept no assignments")
-        same = [np.isclose(found[name], point[name]) for name in self.names]
+        Args:
+            **where: axis values of the run, see `point`.
+
+        Returns:
+            One row per example, with the columns of `assignment_arrays`.
+        """
+        return pd.DataFrame(self.assignment_arrays(self.point(**where)))
+
+    def assignment_arrays(self, point: Point) -> dict[str, np.ndarray]:
+        """Returns the clients, clusters and communities of a run.
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            Arrays [P]: `client`, `cluster`, and `community` for methods with
+            communities.
+
+        Raises:
+            ValueError: the folder has no assignments.npz.
+        """
+        arrays = self._assignments
+        if not arrays:
+            raise ValueError(f"{self.directory} has no assignments.npz")
+        same = [np.isclose(arrays[name], point[name]) for name in self.names]
         run = int(np.flatnonzero(np.all(same, axis=0))[0])
         columns = ("client", "cluster", "community")
-        return {name: found[name][run] for name in columns if name in found}
+        return {name: arrays[name][run] for name in columns if name in arrays}
 
     def add_assignments(
-        self, points: Sequence[Point], found: Sequence[Mapping[str, np.ndarray]]
+        self, points: Sequence[Point], arrays: Sequence[Mapping[str, np.ndarray]]
     ) -> None:
-        """Adds runs to `assignments.npz`, with the columns of `assigned`; communities
-        only where all have them.
+        """Adds runs to assignments.npz.
+
+        Args:
+            points: axis values of the runs.
+            arrays: per run, the arrays of `assignment_arrays`. Communities are added
+                only if all runs have them.
         """
         new = {name: np.array([p[name] for p in points]) for name in self.names}
-        for name in found[0]:
-            if all(name in each for each in found):
-                new[name] = np.stack([each[name] for each in found])
+        for name in arrays[0]:
+            if all(name in each for each in arrays):
+                new[name] = np.stack([each[name] for each in arrays])
         if self.rows and (old := self._assignments):
-            # Only finished runs: a kill right after this file leaves others in it.
+            # If a command is killed after this write, the file has unfinished runs.
             keys = zip(*(old[name] for name in self.names), strict=True)
-            kept = [tuple(map(float, key)) in self._finished for key in keys]
-            new = {k: np.concatenate([old[k][kept], new[k]]) for k in new}
+            is_finished = [tuple(map(float, key)) in self._finished for key in keys]
+            new = {k: np.concatenate([old[k][is_finished], new[k]]) for k in new}
         new["example"] = np.arange(new["cluster"].shape[1])
         self._write(self.directory / "assignments.npz", new)
         self.__dict__.pop("_assignments", None)
 
     @cached_property
     def _assignments(self) -> dict[str, np.ndarray]:
-        # Unpacked once: a file of the archive is all runs.
+        """The arrays of assignments.npz for all runs, read once."""
         return self._read(self.directory / "assignments.npz")
 
     def model(self, **where: float | int | str) -> exported.ExportedModel:
-        """Returns the global model of a run, which `exported.predict` applies.
+        """Returns the exported global model of a run, for `exported.predict`.
 
         Args:
-            where: as in `assignments`.
+            **where: axis values of the run, see `point`.
+
+        Returns:
+            The model.
 
         Raises:
-            ValueError: the clients of the run are on their own.
+            ValueError: the clients of the run have no common model.
 
         Examples:
             >>> run = read("runs/spherical")
@@ -446,7 +529,7 @@ class Folder:
         """
         point = self.point(**where)
         if not self.has_model(point):
-            run = self.told(point)
+            run = self.describe(point)
             raise ValueError(
                 f"the run with {run} has no model that all its clients share"
             )
@@ -454,7 +537,7 @@ class Folder:
         return exported.read(self._memory[path] if self.in_memory else path)
 
     def has_model(self, point: Point) -> bool:
-        """Whether the clients of a run share a global model."""
+        """Returns whether the clients of a run have a common model."""
         path = self.model_path(point)
         return path in self._memory or path.exists()
 
@@ -466,56 +549,68 @@ class Folder:
         centers: np.ndarray,
         scaling: Scaling | None,
     ) -> None:
-        """Writes the global model of a run."""
-        arrays = exported.arrays_of(program, weights, centers, scaling)
+        """Writes the exported global model of a run.
+
+        Args:
+            point: axis values of the run.
+            program: exported program, which all runs of a batch share.
+            weights: weights of the run.
+            centers: [K, D] mean embedding of each cluster.
+            scaling: scaling of feature vectors; None for images.
+        """
+        arrays = exported.to_arrays(program, weights, centers, scaling)
         self._write(self.model_path(point), arrays, compressed=False)
 
     def save_model(self, point: Point, path: Path) -> None:
-        """Copies the global model of a run.
+        """Copies the exported global model of a run.
+
+        Args:
+            point: axis values of the run.
+            path: file to write.
 
         Raises:
-            ValueError: the clients of the run are on their own.
+            ValueError: the clients of the run have no common model.
         """
         self.model(**point)
         write_arrays(path, self._read(self.model_path(point)), compressed=False)
 
-    def add_communities(self, point: Point, same: CommunityAssignments) -> None:
-        """Writes which clients' clusters are the same in a run."""
-        self._write(self.communities_path(point), same._asdict())
+    def add_communities(self, point: Point, communities: CommunityAssignments) -> None:
+        """Writes the communities of a run."""
+        self._write(self.communities_path(point), communities._asdict())
 
     def communities(self, point: Point) -> CommunityAssignments | None:
-        """Returns which clients' clusters are the same in a run; None where its method
-        does not find out.
-        """
-        found = self._read(self.communities_path(point))
-        return CommunityAssignments(**found) if found else None
+        """Returns the communities of a run; None for methods without communities."""
+        arrays = self._read(self.communities_path(point))
+        return CommunityAssignments(**arrays) if arrays else None
 
     def _write(self, path: Path, arrays: Mapping[str, np.ndarray], **options) -> None:
+        """Writes arrays to a file, or keeps them in memory."""
         if self.in_memory:
             self._memory[path] = dict(arrays)
         else:
             write_arrays(path, arrays, **options)
 
     def _read(self, path: Path) -> dict[str, np.ndarray]:
-        """Returns the arrays of a file, none where there is none."""
+        """Returns the arrays of a file; {} without a file."""
         if self.in_memory or not path.exists():
             return self._memory.get(path, {})
         try:
             with np.load(path) as file:
                 return dict(file)
-        except Exception as error:  # of a damaged archive almost any type
+        except Exception as error:  # a damaged archive raises almost any type
             raise ValueError(f"{path} cannot be read ({error})") from error
 
-    # What a session writes.
+    # --- Writing
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other commands out of the folder.
+        """Locks the folder against other commands.
 
         Raises:
-            ValueError: another one is in it, or has changed it since it was opened.
+            ValueError: another command has the lock, has changed the folder since it
+                was opened, or the folder cannot be written.
         """
-        # The system lets go of it when a process dies.
+        # The operating system releases the lock when the process ends.
         lock = filelock.FileLock(self.directory / ".lock", is_singleton=True)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -527,39 +622,43 @@ class Folder:
             ) from None
         except OSError as error:
             raise ValueError(
-                f"--out {self.directory} cannot be written into ({error.strerror})"
+                f"--out {self.directory} cannot be written ({error.strerror})"
             ) from error
         try:
             if _bytes(self.directory / "results.csv") != self._seen:
                 raise ValueError(
-                    f"another command has just ended in --out {self.directory}: start "
-                    "this one again"
+                    f"--out {self.directory} was changed by another command: start "
+                    "this command again"
                 )
             yield
         finally:
             lock.release()
 
     def begin(self) -> None:
-        """Creates the folder and writes the configuration."""
+        """Creates the folder, and writes config.json.
+
+        Without `resume`, earlier results are removed.
+        """
         if not self.saves:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        kept = (self.directory / name for name in ("config.json", "results.csv"))
-        if not self._resume and any(path.exists() for path in kept):
-            # First of all: a kill in between must not leave the rows of another
-            # configuration beside the new one.
+        tables = (self.directory / name for name in ("config.json", "results.csv"))
+        if not self._resume and any(path.exists() for path in tables):
+            # Old results are removed before config.json is written. Otherwise a killed
+            # command could leave rows of another configuration.
             for path in (self.directory / name for name in CONTENTS):
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
-        told = self.config | ({"command": self.command} if self.command else {})
-        text = json.dumps(told, indent=2, sort_keys=True) + "\n"
+        config = self.config | ({"command": self.command} if self.command else {})
+        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
         write_whole(self.directory / "config.json", text)
 
     def begin_runs(self, points: Sequence[Point]) -> Path:
-        """Returns where runs that go side by side save their state, and drops what
-        others saved: had those run on, it would leave a gap in their history.
+        """Returns the checkpoint folder of a batch of runs, and removes all others.
+
+        A run that resumed from an outdated checkpoint would leave a gap in its history.
         """
         name = fingerprint(*map(self.key, points))
         folder = self.directory / "checkpoints" / name
@@ -569,34 +668,39 @@ class Folder:
         return folder
 
     def add_history(self, position: Position, rows: Sequence[Row]) -> None:
-        """Appends a round of some runs.
+        """Appends one round of some runs to the history.
 
-        A killed grid goes on from its last checkpoint, which may lie some rounds before
-        the last row: what follows it is dropped when the first round arrives.
+        A killed grid resumes from its last checkpoint, which may be several rounds
+        before the last row. The first round after a resume removes these later rows.
+
+        Args:
+            position: stage and number of the round.
+            rows: one row per run.
         """
-        place = {"stage_index": position.stage, "round": position.round}
-        rows = [{**place, **row} for row in rows]
-        begun = set(map(self.key, rows)) - self._running
-        if begun:
-            self._running |= begun
+        numbers = {"stage_index": position.stage, "round": position.round}
+        rows = [{**numbers, **row} for row in rows]
+        started = set(map(self.key, rows)) - self._running
+        if started:
+            self._running |= started
             self.rounds = [
                 row
                 for row in self.rounds
-                if self.key(row) not in begun
+                if self.key(row) not in started
                 or (row["stage_index"], row["round"]) < position
             ]
         self.rounds += rows
         if not self.saves:
             return
-        if begun or not set().union(*rows) <= set(self._columns):
+        if started or not set().union(*rows) <= set(self._columns):
             self._columns = write_rows(self.directory / "history.csv", self.rounds)
         else:
             with (self.directory / "history.csv").open("a") as file:
                 _flush(file, _csv(rows, columns=self._columns, header=False))
 
     def add_rounds(self, rows: Sequence[Row]) -> None:
-        """Adds rounds of finished runs that another folder held; what a session or a
-        merge wrote of them here before it was killed gives way.
+        """Adds rounds of finished runs from another folder.
+
+        Rounds of the same runs that a killed command left here are replaced.
         """
         runs = set(map(self.key, rows))
         self.rounds = [r for r in self.rounds if self.key(r) not in runs] + [*rows]
@@ -604,7 +708,7 @@ class Folder:
             write_rows(self.directory / "history.csv", self.rounds)
 
     def add_rows(self, rows: Iterable[Row]) -> None:
-        """Adds finished runs to `results.csv`, sorted by their swept values."""
+        """Adds finished runs to results.csv, sorted by their axis values."""
         self.rows = sorted([*self.rows, *rows], key=self.key)
         self._finished = set(map(self.key, self.rows))
         if self.saves:
@@ -612,13 +716,16 @@ class Folder:
 
 
 class InMemory(Folder):
-    """Results that are kept in memory: the same tables, clusters and models.
+    """Results in memory: the same tables, clusters and models, without files.
 
     Args:
-        config, points, command: as in `Folder`.
+        config: configuration that all runs share.
+        points: swept values of the requested runs.
+        command: script and settings of the command.
     """
 
     in_memory = True
+    """Whether the results are in memory instead of in files."""
 
     def __init__(
         self,
@@ -631,14 +738,22 @@ class InMemory(Folder):
         super().__init__(nowhere, config, points, command=command, resume=False)
 
     def locked(self) -> AbstractContextManager[None]:
+        """Returns a context without a lock: no other command can change the results."""
         return nullcontext()
 
 
 def read(directory: str | Path, *, data_dir: Path | None = None) -> Folder:
-    """Opens the results folder of a command.
+    """Opens a results folder.
+
+    Args:
+        directory: path of the folder.
+        data_dir: folder of prepared TFDS data sets; None takes that of the runs.
+
+    Returns:
+        The folder, with all its finished runs.
 
     Raises:
-        ValueError: it holds no finished run, or one that is too old to be read.
+        ValueError: there is no finished run, or an earlier fcjax wrote the folder.
     """
     folder = Folder(Path(directory), read_config(Path(directory)))
     folder.data_dir = data_dir
@@ -650,7 +765,18 @@ def read(directory: str | Path, *, data_dir: Path | None = None) -> Folder:
 def example_names(
     dataset: str, count: int, *, split: str = "all", client_folders: bool = False
 ) -> list[str]:
-    """Returns the files of a folder of images, or the row numbers of the examples."""
+    """Returns the name of each example: its file in a folder of images, or its index.
+
+    Args:
+        dataset: path or name of the data set.
+        count: number of examples. If the folder has another number of files, the names
+            are indices.
+        split: split of the data set.
+        client_folders: whether each client has a folder.
+
+    Returns:
+        `count` names.
+    """
     folder = Path(dataset)
     if folder.is_dir():
         files = image_files(folder, split=split, client_folders=client_folders).files
@@ -659,32 +785,42 @@ def example_names(
     return [str(i) for i in range(count)]
 
 
-def parsed(where: Sequence[str]) -> dict[str, str]:
-    """Returns what --where holds, NAME=VALUE each, for `Folder.point`; raises
-    ValueError where a name comes twice.
+def parse_where(where: Sequence[str]) -> dict[str, str]:
+    """Returns the values of --where by name.
+
+    Args:
+        where: texts NAME=VALUE.
+
+    Returns:
+        By name, the value as text.
+
+    Raises:
+        ValueError: a name occurs twice.
     """
     parts = [text.partition("=") for text in where]
-    found = {name: value for name, _, value in parts}
-    if len(found) < len(where):
-        raise ValueError(f"--where takes a name once, got {' '.join(where)}")
-    return found
+    values = {name: value for name, _, value in parts}
+    if len(values) < len(where):
+        raise ValueError(f"--where takes each name once, got {' '.join(where)}")
+    return values
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Returns what two configurations have different values of, or only one has,
-    whatever commands asked for their runs.
+    """Returns the settings that differ between two configurations.
+
+    These include settings that only one of them has. The command is ignored.
     """
     missing = object()
     names = {**one, **other}.keys() - {"command"}
     return sorted(k for k in names if one.get(k, missing) != other.get(k, missing))
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
+    """Returns a setting as text, a list with spaces between its values."""
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def fingerprint(*parts: Any) -> str:
-    """Returns the digest of JSON-like values, which names what depends on them."""
+    """Returns a digest of 16 hexadecimal digits of JSON-like values."""
     return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -692,39 +828,58 @@ def fingerprint(*parts: Any) -> str:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Returns config.json; raises ValueError where there is none, a damaged or an old
-    one.
+    """Reads config.json.
+
+    Args:
+        directory: results folder.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ValueError: the file is missing or damaged, or an earlier fcjax wrote it.
     """
     path = directory / "config.json"
     if not path.exists():
-        raise ValueError(f"{directory} holds no run: it has no config.json")
+        raise ValueError(f"{directory} holds no run: config.json is missing")
     config = _json(path)
     if "swept" not in config:
         raise ValueError(
-            f"{directory} is of an earlier fcjax, whose config.json does not say what "
-            "is swept: it is read by the version that wrote it"
+            f"{directory} is of an earlier fcjax: its config.json does not name the "
+            "swept settings; read the folder with the version that wrote it"
         )
     return config
 
 
 def _json(path: Path) -> Any:
+    """Returns the content of a JSON file."""
     try:
         return json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: it is no JSON") from error
+        raise ValueError(f"{path} is damaged: it is not JSON") from error
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Returns the rows of a table, none where the file is missing."""
+    """Reads a CSV file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The rows without an incomplete last line; [] if the file is missing.
+
+    Raises:
+        ValueError: the file is not a table.
+    """
     try:
         text = path.read_text() if path.exists() else ""
-        # A kill in the middle of a write leaves a last line that is cut short.
+        # A killed command may leave an incomplete last line.
         if not (whole := text[: text.rfind("\n") + 1]):
             return []
-        # As text: pandas makes floats of integers, and NaN of an empty cell.
+        # Otherwise pandas would turn integers into floats, and empty cells into NaN.
         table = pd.read_csv(io.StringIO(whole), dtype=str, keep_default_na=False)
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: it is no table") from error
+        raise ValueError(f"{path} is damaged: it is not a table") from error
     return [
         {str(name): value_of(text) for name, text in row.items()}
         for row in table.to_dict("records")
@@ -732,7 +887,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def value_of(text: str) -> int | float | str | None:
-    """Returns a cell as it was before it was written."""
+    """Returns the value of a cell: an integer, a float, a text, or None if empty."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -742,21 +897,22 @@ def value_of(text: str) -> int | float | str | None:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> list[str]:
-    """Writes a table whole or not at all, and returns its columns."""
+    """Writes a CSV file atomically, and returns its columns."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     write_whole(path, _csv(rows, columns))
     return columns
 
 
 def _csv(rows: Sequence[Row], columns: Sequence[str], *, header: bool = True) -> str:
-    # As text: NaN is no empty cell.
+    """Returns rows as CSV text."""
+    # NaN is written as text, because an empty cell means None.
     cells = [{k: "" if x is None else str(x) for k, x in row.items()} for row in rows]
     table = pd.DataFrame(cells, columns=list(columns), dtype=object)
     return table.to_csv(index=False, header=header, lineterminator="\n")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a text file atomically: complete or not at all."""
     temporary = path.with_suffix(path.suffix + ".tmp")
     with temporary.open("w") as file:
         _flush(file, text)
@@ -764,7 +920,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _flush(file: IO[str], text: str) -> None:
-    """Writes text that is on the disk when this returns."""
+    """Writes text, and waits until it is on the disk."""
     file.write(text)
     file.flush()
     os.fsync(file.fileno())
@@ -773,7 +929,7 @@ def _flush(file: IO[str], text: str) -> None:
 def write_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], *, compressed: bool = True
 ) -> None:
-    """Writes a file of arrays whole or not at all; creates its folder."""
+    """Writes an npz file atomically; creates its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
@@ -783,15 +939,21 @@ def write_arrays(
 
 
 def _bytes(path: Path) -> bytes:
+    """Returns the content of a file; empty without a file."""
     return path.read_bytes() if path.exists() else b""
 
 
-# --- Starts
+# --- Environment
 
 
 def starts(directory: Path) -> list[dict[str, Any]]:
-    """Returns the starts in a folder's environment.json, oldest first; none for folders
-    of an earlier fcjax.
+    """Returns the entries of environment.json, one per start of the command.
+
+    Args:
+        directory: results folder.
+
+    Returns:
+        The entries, oldest first; [] for folders of an earlier fcjax.
 
     Raises:
         ValueError: the file is damaged.
@@ -801,69 +963,73 @@ def starts(directory: Path) -> list[dict[str, Any]]:
 
 
 def write_environment(directory: Path, starts: Sequence[dict[str, Any]]) -> None:
+    """Writes environment.json, with one entry per start of the command."""
     text = json.dumps(starts, indent=2) + "\n"
     write_whole(directory / "environment.json", text)
 
 
 @contextmanager
-def recorded(
+def record_environment(
     folder: Folder, dataset: Dataset, *, data_dir: Path | None
 ) -> Iterator[None]:
-    """Adds a start to the folder's environment.json, and in the end its seconds.
+    """Adds an entry to environment.json, and the elapsed seconds at the end.
 
-    One that was killed has those until its last round.
+    The entry of a killed command gets its seconds at the next start: they last until
+    its last round.
 
     Args:
-        folder: of the results.
-        dataset: that is scored.
-        data_dir: where the command looked for TFDS data sets, if it said so. The
-            commands for finished runs look there again.
+        folder: results folder.
+        dataset: the scored data set.
+        data_dir: folder of prepared TFDS data sets, if the command names it. Commands
+            for finished runs read the data set from there.
     """
     if not folder.writes:
         yield
         return
     began, earlier = datetime.now(UTC), starts(folder.directory)
-    start = time.monotonic()  # which no setting of the clock changes
+    start = time.monotonic()
     if earlier and earlier[-1]["seconds"] is None:
         killed = datetime.fromisoformat(earlier[-1]["began"])
         files = (folder.directory / x for x in ("history.csv", "environment.json"))
         last = next(file for file in files if file.exists()).stat().st_mtime
-        # A clock may be set back.
+        # The clock of the machine may have been set back.
         earlier[-1]["seconds"] = max(0, round(last - killed.timestamp()))
-    own = {
+    entry = {
         **environment(),
         **digests(dataset),
         **({} if data_dir is None else {"data_dir": str(data_dir.resolve())}),
         "began": began.isoformat(" ", "seconds"),
         "seconds": None,
     }
-    write_environment(folder.directory, [*earlier, own])
+    write_environment(folder.directory, [*earlier, entry])
     try:
         yield
     finally:
-        own["seconds"] = round(time.monotonic() - start)
-        write_environment(folder.directory, [*earlier, own])
+        entry["seconds"] = round(time.monotonic() - start)
+        write_environment(folder.directory, [*earlier, entry])
 
 
 def digests(dataset: Dataset) -> dict[str, str]:
-    """Returns what tells data sets apart: digests of the examples, and of the labels
-    and owners where there are some.
-    """
-    each = dataset.examples, dataset.labels, dataset.clients
-    named = zip(DIGESTS, each, strict=True)
-    return {name: digest(x) for name, x in named if x is not None}
+    """Returns digests of the examples, labels and clients of a data set, by name."""
+    arrays = dataset.examples, dataset.labels, dataset.clients
+    items = zip(DIGESTS, arrays, strict=True)
+    return {name: digest(x) for name, x in items if x is not None}
 
 
-def check_digests(directory: Path, found: Sequence[dict[str, Any]]) -> None:
-    """Raises ValueError where starts are not all of the same data, as far as they say.
+def check_digests(directory: Path, entries: Sequence[dict[str, Any]]) -> None:
+    """Checks that all entries have the same digests of the data.
 
     Args:
-        directory: of the results.
-        found: starts, or `digests`.
+        directory: results folder.
+        entries: entries of environment.json, or results of `digests`. A missing digest
+            is ignored.
+
+    Raises:
+        ValueError: two digests differ.
     """
     for name in DIGESTS:
-        if len({start[name] for start in found if name in start}) > 1:
+        if len({entry[name] for entry in entries if name in entry}) > 1:
             raise ValueError(
-                f"{directory} holds results of other {name}: the data, or how it is "
-                "read, has changed since; choose another --out, or remove this folder"
+                f"{directory} holds results of other {name}: the data, or how fcjax "
+                "reads it, has changed; choose another --out, or remove this folder"
             )

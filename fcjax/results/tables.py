@@ -1,4 +1,4 @@
-"""Tables over seeds: mean ± 95 % interval per setting, beside the paper's score."""
+"""Tables over seeds: mean ± 95 % interval per setting, with the score of the paper."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,11 +13,14 @@ _DIGITS = ("", *"+-0123456789")
 
 
 def half_width(values: Float[np.ndarray, "n"]) -> float:
-    """Computes the half-width of the 95 % Student-t interval of a mean.
+    """Computes half the width of the 95 % Student-t interval of a mean.
+
+    Args:
+      values: [n] the values.
 
     Returns:
-      NaN for fewer than three values: the interval of two would be 12.7 standard errors
-      wide.
+      Half the width; NaN for fewer than three values, because the interval of two
+      values would be 12.7 standard errors wide.
     """
     n = len(values)
     if n < 3:
@@ -32,19 +35,19 @@ def summarize(
     by: Sequence[str],
     values: Sequence[str],
 ) -> pd.DataFrame:
-    """Averages runs that differ in nothing but their seed.
+    """Averages runs that differ only in the seed.
 
     Args:
-      runs: one row per run. A column `paper_NAME` holds the paper's score of the
+      runs: one row per run. A column `paper_NAME` has the score of the paper for the
         setting.
-      by: the columns that make a setting, such as ("dataset", "p").
-      values: the columns to average. Missing cells, None or NaN, are left out.
+      by: columns whose values define a setting, such as ("dataset", "p").
+      values: columns to average. Cells with None or NaN are left out.
 
     Returns:
-      One row per setting, in the order of the first runs, indexed by the columns `by`.
-      Each value that some run or the paper has gives the columns NAME (the mean),
-      NAME_half_width of its 95 % interval, NAME_min, NAME_max, NAME_paper,
-      NAME_difference (ours less the paper's) and NAME_seeds (the number of values).
+      One row per setting, in the order of the first runs, with the index `by`. For each
+      value with a score of a run or of the paper, the columns are NAME (the mean),
+      NAME_half_width (half the width of the 95 % interval), NAME_min, NAME_max,
+      NAME_paper, NAME_difference (mean minus paper) and NAME_seeds (number of values).
 
     Raises:
       ValueError: if a column of `by` is missing.
@@ -63,16 +66,16 @@ def summarize(
         if runs.reindex(columns=[name, f"paper_{name}"]).notna().any(axis=None)
     ]
     lines: dict[Any, dict[str, float]] = {}
-    for setting, own in runs.groupby(list(by), sort=False, dropna=False):
+    for setting, group in runs.groupby(list(by), sort=False, dropna=False):
         lines[setting] = {}
         for name in known:
-            lines[setting] |= _statistics(own, name)
+            lines[setting] |= _statistics(group, name)
     index = pd.MultiIndex.from_tuples(lines, names=list(by))
     return pd.DataFrame(list(lines.values()), index=index)
 
 
 def _statistics(runs: Any, name: str) -> dict[str, float]:
-    """Returns the columns of one value in one setting."""
+    """Returns the columns of one value for the runs of one setting."""
     cells = runs.reindex(columns=[name, f"paper_{name}"]).astype(float)
     x = cells[name].dropna().to_numpy()
     mean, low, high = (x.mean(), x.min(), x.max()) if len(x) else [np.nan] * 3
@@ -89,15 +92,18 @@ def _statistics(runs: Any, name: str) -> dict[str, float]:
     }
 
 
-def shown(summary: pd.DataFrame, *, differences: bool = False) -> pd.DataFrame:
-    """Returns a summary as text, one column per value: "0.812 ± 0.055".
+def format_summary(summary: pd.DataFrame, *, differences: bool = False) -> pd.DataFrame:
+    """Returns a summary as text, with cells such as "0.812 ± 0.055".
 
-    Two seeds are shown as their two values. The paper's scores have columns of their
-    own where there are any, and the largest number of seeds comes last.
+    For two seeds, a cell has both values. The scores of the paper have separate
+    columns. The last column is the number of seeds.
 
     Args:
-      summary: of `summarize`.
-      differences: whether a column holds ours less the paper's.
+      summary: the result of `summarize`.
+      differences: whether to add columns with the mean minus the score of the paper.
+
+    Returns:
+      The table of texts, with the columns of the index first.
     """
     table = summary.index.to_frame(index=False)
     lines: Any = summary.to_dict("records")
@@ -108,8 +114,8 @@ def shown(summary: pd.DataFrame, *, differences: bool = False) -> pd.DataFrame:
         if not np.isnan(paper).all():
             table[f"{name}, paper"] = [_number(x, ".3f") for x in paper]
             if differences:
-                off = [line[f"{name}_difference"] for line in lines]
-                table[f"{name}, difference"] = [_number(x, "+.3f") for x in off]
+                offsets = [line[f"{name}_difference"] for line in lines]
+                table[f"{name}, difference"] = [_number(x, "+.3f") for x in offsets]
     if values:
         seeds = summary[[f"{name}_seeds" for name in values]].max(axis=1)
         table["seeds"] = seeds.to_numpy()
@@ -117,6 +123,7 @@ def shown(summary: pd.DataFrame, *, differences: bool = False) -> pd.DataFrame:
 
 
 def _interval(line: Mapping[Any, float], name: str) -> str:
+    """Returns the mean of a value with its interval as text."""
     seeds = line[f"{name}_seeds"]
     if seeds == 2:
         return f"{line[f'{name}_min']:.3f}, {line[f'{name}_max']:.3f}"
@@ -125,36 +132,35 @@ def _interval(line: Mapping[Any, float], name: str) -> str:
 
 
 def _number(cell: Any, form: str = "g") -> str:
+    """Returns a cell as text, floats in the format `form`; "" for a missing value."""
     if bool(pd.isna(cell)):
         return ""
     return format(cell, form) if isinstance(cell, float) else str(cell)
 
 
 def _sides(table: pd.DataFrame) -> list[str]:
-    """Returns where the cells of each column stand: numbers to the right."""
+    """Returns the alignment of each column: "right" for numbers, otherwise "left"."""
     is_name = table.map(lambda cell: isinstance(cell, str) and cell[:1] not in _DIGITS)
     return ["left" if any_name else "right" for any_name in is_name.any()]
 
 
 def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "g") -> str:
-    """Returns a table, of `shown` or made by hand, as aligned Markdown, with floats in
-    the format `form`.
-    """
+    """Returns a table as aligned Markdown, with floats in the format `form`."""
     table = pd.DataFrame(table)
     cells, sides = table.map(_number, form=form), _sides(table)
     return cells.to_markdown(index=False, disable_numparse=True, colalign=sides)
 
 
 def show(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "g") -> None:
-    """Prints a table, see `to_text`."""
+    """Prints a table as aligned Markdown, with floats in the format `form`."""
     print(to_text(table, form))
 
 
 def to_latex(table: pd.DataFrame) -> str:
-    r"""Returns a table as a LaTeX tabular, without a caption, for \input.
+    r"""Returns a table as a LaTeX tabular without caption, for \input.
 
-    Its comments name the package it needs and the number of seeds, which is a column
-    only where it varies.
+    The comments name the required package and the number of seeds. The seeds have a
+    column only if their number varies.
     """
     head = "% needs \\usepackage{booktabs}\n"
     if "seeds" in table:
@@ -169,8 +175,12 @@ def to_latex(table: pd.DataFrame) -> str:
 
 
 def write(table: pd.DataFrame, folder: str | Path, notes: Sequence[str] = ()) -> None:
-    """Writes a table as `table.md`, with `notes` in a list below it, and `table.tex`;
-    creates the folder.
+    """Writes a table as table.md and table.tex; creates the folder if it is missing.
+
+    Args:
+      table: table of texts, such as the result of `format_summary`.
+      folder: folder of the two files.
+      notes: lines of a list below the table in table.md.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -153,7 +153,7 @@ def prepare(
     pool, memory_note = place(examples, max(sizes), where=options.pool, devices=devices)
     pending_batches = []
     for batch, size in zip(batches, sizes, strict=True):
-        requested = batch.keep(folder.is_asked)
+        requested = batch.keep(folder.is_requested)
         if any(map(folder.is_pending, requested.points)):
             most = options.runs_per_call
             if most is None and on_cpu and task.method.runs_alone:

@@ -166,7 +166,7 @@ def check_agreement(tasks: Sequence[Task]) -> None:
         "the version of fcjax": digest_of_code(),
         "the version of JAX": jax.__version__,
         "the number of devices": str(jax.local_device_count()),
-        "`methods`": " ".join(task.method.called() for task in tasks),
+        "`methods`": " ".join(task.method.full_name() for task in tasks),
     }
     for task in tasks:
         for part in (task.method, task.source, task.split, task.options):

@@ -66,14 +66,13 @@ def log_results(folder: Folder, *, labelled: bool) -> None:
     """Logs the results of a grid: the table, the failed runs and the baseline.
 
     The table has one row per setting, averaged over the seeds. It is also written to
-    `table.md` and `table.tex`. For data without labels, where no score replaces a look
-    at the clusters, the HTML report is written too, if there are figures.
+    `table.md` and `table.tex`. The HTML report is written too, if there are figures.
 
     Args:
         folder: the results folder of the grid.
         labelled: whether the data set has labels.
     """
-    rows, directory = folder.asked(folder.rows), folder.directory
+    rows, directory = folder.requested(folder.rows), folder.directory
     summary = summarize(
         rows,
         folder.settings,
@@ -91,9 +90,12 @@ def log_results(folder: Folder, *, labelled: bool) -> None:
         log.log(logging.INFO if line == text else logging.WARNING, line)
     if line := measured_heterogeneity(rows, folder.settings):
         log.info(line)
-    if not labelled and (directory / "figures").exists():
+    if (directory / "figures").exists():
         try:
-            run = Results([store.read(directory)]).report(directory)
+            finished = store.read(directory)
+            if labelled:  # the report need not read the data a second time
+                finished.dataset = folder.dataset
+            run = Results([finished]).report(directory)
             log.info(f"HTML report: written for the run {run.name}")
         except ValueError as error:  # the data has moved, or needs its --data-dir
             log.info(
@@ -228,7 +230,7 @@ def summarize(
         values = (*values, "initial_acc", *reported)
     if any(row["failure_rate"] > 0 for row in rows):
         values = (*values, "participation", "surviving_nmi")
-    return tables.shown(tables.summarize(rows, by=by, values=values))
+    return tables.format_summary(tables.summarize(rows, by=by, values=values))
 
 
 def log_all_results(folders: Sequence[Folder], *, out: Path | None) -> None:
@@ -239,7 +241,7 @@ def log_all_results(folders: Sequence[Folder], *, out: Path | None) -> None:
         out: the folder above them, where the table is written; None writes nothing.
     """
     settings = dict.fromkeys(name for folder in folders for name in folder.settings)
-    rows = [row for folder in folders for row in folder.asked(folder.rows)]
+    rows = [row for folder in folders for row in folder.requested(folder.rows)]
     # One method may sweep a setting that another method does not have.
     rows = [{**dict.fromkeys(settings), **row} for row in rows]
     reported = dict.fromkeys(

@@ -16,7 +16,7 @@ from fcjax.federated.kmeans import heterogeneity
 from fcjax.methods.base import MethodSpec, Scope
 from fcjax.metrics.internal import MAX_WEIGHT
 from fcjax.results.run import INTERNAL_SCORES
-from fcjax.results.store import CommunityAssignments, Row, taken_globally
+from fcjax.results.store import CommunityAssignments, Row, global_clusters
 from fcjax.sweep.outcome import Outcome
 from fcjax.sweep.plan import Batch
 
@@ -242,7 +242,7 @@ def score_across(
     if scope == "global" and scores:
         across |= {"global_acc": scores["acc"], "global_nmi": scores["nmi"]}
     if same is not None:
-        names = taken_globally(run.clusters_of_clients, same.community)[mask]
+        names = global_clusters(run.clusters_of_clients, same.community)[mask]
         across["global_acc"] = metrics.accuracy(labels[rows[mask]], names)
         across["global_nmi"] = metrics.nmi(labels[rows[mask]], names)
     return across

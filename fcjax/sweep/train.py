@@ -244,13 +244,14 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
         precision = jax.default_matmul_precision(experiment.task.options.precision)
         recorded = nullcontext()
         if not folder.in_memory:
-            recorded = store.recorded(
+            recorded = store.record_environment(
                 folder, experiment.dataset, data_dir=experiment.task.source.data_dir
             )
         with recorded, precision:
             train(experiment, progress=progress)
         report.log_pace(num_runs, time.perf_counter() - start)
     if folder.saves:
+        folder.dataset = experiment.dataset
         report.log_results(folder, labelled=experiment.dataset.labels is not None)
         report.log_files(folder.directory)
 
@@ -509,7 +510,7 @@ def finish(
     task, folder, dataset = experiment.task, experiment.folder, experiment.dataset
     batch = call.batch
     communities = on_host(call.program.communities(call.grid, state))
-    leaves = model and exported.pick(model, call.grid.hyper, state)
+    leaves = model and exported.select_weights(model, call.grid.hyper, state)
     leaves = on_host(leaves or {})
     embeddings = embeddings_of(call.program, call.grid, state)
     if not folder.writes:
@@ -524,7 +525,8 @@ def finish(
         if same is not None:
             folder.add_communities(run.point, same)
         if task.options.plot and run.point == folder.first:
-            name = short_name(task.source.dataset)
+            row = {"method": batch.method.name, **run.point}
+            row["dataset"] = short_name(task.source.dataset)
             drawing.figures_of_run(
                 folder.directory / "figures",
                 dataset,
@@ -533,7 +535,7 @@ def finish(
                 embedding,
                 same,
                 scope=batch.method.scope,
-                title=f"{batch.method.name} on {name}, {folder.told(run.point)}",
+                title=drawing.figure_title([row], [*folder.settings, "seed"]),
             )
         # Embeddings of different local models cannot be compared.
         if model is None:
@@ -553,7 +555,9 @@ def finish(
         )
         if batch.method.scope == "global":
             final |= kmeans(num_clusters=batch.num_clusters).of_run(run)
-        assignments.append(store.columns(run.client_of_example, run.clusters, same))
+        assignments.append(
+            store.assignment_columns(run.client_of_example, run.clusters, same)
+        )
         rows.append(
             score.result_row(
                 task.source,

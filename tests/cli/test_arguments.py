@@ -105,7 +105,7 @@ def test_another_rule_of_dealing_takes_the_place_of_the_files(tmp_path):
     [
         ({"limit": "abc"}, "--limit takes a whole number, got 'abc'"),
         ({"preset": "nope"}, "invalid choice 'nope' for argument '--preset'"),
-        ({"p": "x"}, "--p takes numbers, or START:END:STEP"),
+        ({"p": "x"}, "--p takes numbers or ranges START:END:STEP"),
     ],
 )
 def test_a_wrong_value_of_a_file_gets_a_line(flags, told, tmp_path, capsys):
@@ -125,7 +125,9 @@ def test_a_run_is_started_again_by_its_own_file(runs):
     (task,) = read(spherical.Spherical, line).tasks
     experiment = prepare(task)
     assert experiment.batches == ()
-    assert [dict(x) for x in experiment.folder.asked(folder.rows)] == folder.rows != []
+    assert (
+        [dict(x) for x in experiment.folder.requested(folder.rows)] == folder.rows != []
+    )
 
 
 # --- what the system refuses, in a process of its own
@@ -162,7 +164,9 @@ def test_a_file_that_has_no_room_ends_with_a_line_and_the_command_goes_on(
     ended = started(out, runs / "rows.npz", most_bytes=700)
     assert ended.returncode == 1, ended.stderr
     assert ended.stderr.startswith("spherical.py: error: ")
-    assert ended.stderr.endswith("is kept, and the same command goes on\n")
+    assert ended.stderr.endswith(
+        "finished runs are kept; run the same command again to continue\n"
+    )
     assert ended.stderr.count("\n") == 1
     assert not (out / "results.csv").exists()
     ended = started(out, runs / "rows.npz", most_bytes=10**9)

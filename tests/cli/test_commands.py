@@ -51,9 +51,9 @@ def test_help_says_what_a_flag_is_and_its_default(fcjax, name):
     assert "usage: fcjax sda-fdc" in shown
     for flag in ("sda-fdc-disjoint", "--generator-learning-rate", "--joint-rounds"):
         assert flag in shown
-    assert "(default: as many as it holds)" in shown
+    assert "(default: the number of the client's examples)" in shown
     assert "--out PATH Results folder. (default: runs/METHOD-DATASET-HASH)" in shown
-    assert "smoke: a minute; default: chosen from the data; paper:" in shown
+    assert '"default" chooses them from the data, "paper" uses those of' in shown
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS])

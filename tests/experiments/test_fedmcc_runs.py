@@ -29,7 +29,7 @@ def args(tmp_path_factory):
 
 
 def run(args):
-    own = args.replace(out=args.options.out / args.method.called())
+    own = args.replace(out=args.options.out / args.method.full_name())
     (results,) = main.run(lambda: [own])
     return results
 

@@ -136,7 +136,7 @@ def test_a_model_predicts_the_clusters_of_its_own_run(table, tmp_path):
         (
             tools.Predict,
             {"dataset": "digits", "where": ("seed=0",)},
-            r"do not fit a model of \(12,\)",
+            r"for examples of shape \(12,\)",
         ),
         (tools.Predict, {"run": Path("nowhere")}, "holds no run"),
         (
@@ -186,17 +186,17 @@ def test_a_probe_of_the_embedding(table, capsys):
     dataset, z = load(str(path)), fcjax.open(of_run.directory).run(seed=0).embedding_
     test = np.argsort(np.argsort(np.random.default_rng(0).random(60))) < 10
     split = z[~test], dataset.labels[~test], z[test], dataset.labels[test]
-    for line, k in zip(printed[3:5], (1, 5), strict=True):
+    for line, k in zip(printed[5:7], (1, 5), strict=True):
         votes = KNeighborsClassifier(k).fit(*split[:2])
         assert cells(line) == [str(k), f"{votes.score(*split[2:]):.4f}"]
 
     found = probes.linear_probe(jax.random.key(0), *split)
-    assert cells(printed[8]) == ["linear probe", "50", f"{found:.3f}", "1"]
+    assert cells(printed[11]) == ["linear probe", "50", f"{found:.3f}", "1"]
     accuracies = probes.semi_supervised(
         jax.random.key(0), *split, label_fraction=0.5, num_draws=3
     )
     mean = f"{accuracies.mean():.3f} ± {tables.half_width(accuracies):.3f}"
-    assert cells(printed[9])[2:] == [mean, "3"]
+    assert cells(printed[12])[2:] == [mean, "3"]
 
 
 def bar(height, width, *, lying):

@@ -7,7 +7,7 @@ from experiments import reproduce
 from experiments.reproduce import task_of
 from fcjax.data import Dataset
 from fcjax.methods import CCFC
-from fcjax.methods import printed_ccfc as ccfc_paper
+from fcjax.methods import paper_scores_ccfc as ccfc_paper
 from fcjax.sweep.plan import Task
 
 PAPER = {name: study.paper for name, study in reproduce.STUDIES.items()}

@@ -272,7 +272,7 @@ def test_methods_of_two_stages_share_the_first(name, flags, own):
     )
     assert first == second
     assert (first.name, first.num_stages) == (name, 1)
-    assert set(first.settings) == {*fedmcc_methods.LOCAL} | own
+    assert set(first.settings) == {*fedmcc_methods.FIRST_STAGE} | own
 
 
 # --- FDSC

@@ -25,19 +25,25 @@ TOOLS = dict.fromkeys(
 TOOLS |= {"compare": "gone", "predict": "--dataset digits"}
 """What each takes beside a run."""
 
-WHOLE = "takes whole numbers, or START:END without END as 0:16, at most 10,000 of them"
-ANY = "takes numbers, or START:END:STEP with END as 0:1:0.25, at most 10,000 of them"
+WHOLE = (
+    "takes whole numbers or ranges START:END without END, such as 0:16, "
+    "at most 10,000 numbers"
+)
+ANY = (
+    "takes numbers or ranges START:END:STEP with END, such as 0:1:0.25, "
+    "at most 10,000 numbers"
+)
 LEAST, ABOVE = "must be at least 1, got 0", "must be above 0, got 0"
 RULES = "are two partition rules; give only one"
 UNLABELLED = "--no-labels --clusters 2"
-NO_RUN = "holds no run: it has no config.json"
+NO_RUN = "holds no run: config.json is missing"
 
 COMMANDS = [
     # What is no word of a command at all.
-    ("cfcc", "there is no command cfcc: did you mean ccfc?"),
-    ("tables", "there is no command tables: `fcjax --help` lists them"),
-    ("fit ccfc", "fit takes a method's name and its flags, one of them --on"),
-    ("fit nothing --on v5e:2x2", "there is no command nothing"),
+    ("cfcc", "unknown command cfcc; did you mean ccfc?"),
+    ("tables", "unknown command tables; `fcjax --help` lists all"),
+    ("fit ccfc", "fit needs a method and --on DEVICES, for example: fcjax fit"),
+    ("fit nothing --on v5e:2x2", "unknown command nothing"),
     ("ccfc digits", "Unrecognized options: digits"),
     ("ccfc --client 10", "options: --client, 10; did you mean --clients?"),
     ("ccfc --learning-rat 1", "--learning-rat, 1; did you mean --learning-rate?"),
@@ -51,7 +57,10 @@ COMMANDS = [
     ("ccfc --backend gpu", "Expected one of ('shard_map', 'pmap', 'loop')"),
     ("ccfc --precision double", "Expected one of ('highest', 'high', 'default')"),
     ("ccfc --backbone vgg", "invalid choice 'vgg' for argument '--backbone'"),
-    ("ccfc --dataset {rows} --view crop", "--view crop is of grey images, these have"),
+    (
+        "ccfc --dataset {rows} --view crop",
+        "--view crop needs grey images, the examples have",
+    ),
     (
         "ccfc --dataset {rows} --backbone conv-small",
         "--backbone conv-small does not take feature vectors",
@@ -64,25 +73,25 @@ COMMANDS = [
     # Numbers and ranges of them.
     (
         "ccfc --p",
-        "--p takes numbers, or START:END:STEP with END",
+        "--p takes numbers or ranges START:END:STEP with END",
     ),
-    ("ccfc --p --seed 1", "as 0:1:0.25, got nothing"),
-    ("ccfc --p half", f"--p {ANY}, got 'half'"),
-    ("ccfc --p 0,0.5", f"--p {ANY}, got '0,0.5'"),
-    ("ccfc --p=", f"--p {ANY}, got ''"),
-    ("ccfc --p 0:1", f"--p {ANY}, got '0:1'"),
-    ("ccfc --p 0:1:0", f"--p {ANY}, got '0:1:0'"),
-    ("ccfc --p 1:0:0.25", f"--p {ANY}, got '1:0:0.25'"),
-    ("ccfc --p 0:1:nan", f"--p {ANY}, got '0:1:nan'"),
-    ("ccfc --p 0:inf:1", f"--p {ANY}, got '0:inf:1'"),
-    ("ccfc --p 0:1:1e-9", f"--p {ANY}, got '0:1:1e-9'"),
-    ("ccfc --p 0:1:0.25:1", f"--p {ANY}, got '0:1:0.25:1'"),
-    ("ccfc --model-weight=0:1", f"--model-weight {ANY}, got '0:1'"),
-    ("ccfc --seed 1.5", f"--seed {WHOLE}, got '1.5'"),
-    ("ccfc --seed 4:4", f"--seed {WHOLE}, got '4:4'"),
-    ("ccfc --seed 0:", f"--seed {WHOLE}, got '0:'"),
-    ("ccfc --seed 0:1000000000", f"--seed {WHOLE}, got '0:1000000000'"),
-    ("ccfc --batch_size=1:2:0", f"--batch-size {WHOLE}, got '1:2:0'"),
+    ("ccfc --p --seed 1", "such as 0:1:0.25, got nothing"),
+    ("ccfc --p half", f"--p {ANY}; got 'half'"),
+    ("ccfc --p 0,0.5", f"--p {ANY}; got '0,0.5'"),
+    ("ccfc --p=", f"--p {ANY}; got ''"),
+    ("ccfc --p 0:1", f"--p {ANY}; got '0:1'"),
+    ("ccfc --p 0:1:0", f"--p {ANY}; got '0:1:0'"),
+    ("ccfc --p 1:0:0.25", f"--p {ANY}; got '1:0:0.25'"),
+    ("ccfc --p 0:1:nan", f"--p {ANY}; got '0:1:nan'"),
+    ("ccfc --p 0:inf:1", f"--p {ANY}; got '0:inf:1'"),
+    ("ccfc --p 0:1:1e-9", f"--p {ANY}; got '0:1:1e-9'"),
+    ("ccfc --p 0:1:0.25:1", f"--p {ANY}; got '0:1:0.25:1'"),
+    ("ccfc --model-weight=0:1", f"--model-weight {ANY}; got '0:1'"),
+    ("ccfc --seed 1.5", f"--seed {WHOLE}; got '1.5'"),
+    ("ccfc --seed 4:4", f"--seed {WHOLE}; got '4:4'"),
+    ("ccfc --seed 0:", f"--seed {WHOLE}; got '0:'"),
+    ("ccfc --seed 0:1000000000", f"--seed {WHOLE}; got '0:1000000000'"),
+    ("ccfc --batch_size=1:2:0", f"--batch-size {WHOLE}; got '1:2:0'"),
     ("ccfc --p 0:2:0.5", "--p must lie in [0, 1], got 1.5"),
     ("ccfc --p nan", "--p must lie in [0, 1], got nan"),
     ("ccfc --seed 0:4 2", "--seed takes one or more different values"),
@@ -93,9 +102,9 @@ COMMANDS = [
     ("ccfc --config", "Missing value for argument '--config'"),
     ("ccfc --config gone.json", "--config gone.json: No such file or directory"),
     ("ccfc --config {empty}", "--config {empty}: Is a directory"),
-    ("ccfc --config {notes}", "--config {notes} is no config.json of a run"),
-    ("ccfc --config {run}/config.json", "is of a run of spherical, and this is ccfc"),
-    ("spherical --config {later}", "has settings that are none: ['wings']"),
+    ("ccfc --config {notes}", "--config {notes} is not the config.json of a run"),
+    ("ccfc --config {run}/config.json", "belongs to a run of spherical, not of ccfc"),
+    ("spherical --config {later}", "has unknown settings: wings"),
     ("spherical --config {run}/config.json --p 2", "--p must lie in [0, 1], got 2.0"),
     # Data.
     ("ccfc --dataset gone.npz", "--dataset gone.npz does not exist"),
@@ -156,24 +165,30 @@ COMMANDS = [
     ),
     ("ccfc --on v9:2x2", "--on must be a TPU (v5e, v5p, v6e) with a shape"),
     ("fit ccfc --on h100", "--on must be a TPU (v5e, v5p, v6e) with a shape"),
-    ("ccfc --out {notes}", "--out {notes} cannot be written into (File exists)"),
+    ("ccfc --out {notes}", "--out {notes} cannot be written (File exists)"),
     (
         "ccfc --out {notes}/a",
-        "--out {notes}/a cannot be written into (Not a directory)",
+        "--out {notes}/a cannot be written (Not a directory)",
     ),
     ("ccfc --out {run}", "--out {run} holds results of another configuration"),
-    ("ccfc --out {damaged}", "{damaged}/config.json is damaged: it is no JSON"),
+    ("ccfc --out {damaged}", "{damaged}/config.json is damaged: it is not JSON"),
     # Each method's own.
     ("ccfc --local-epochs 0", f"--local-epochs {LEAST}"),
     ("ccfc --batch-size -4", "--batch-size must be at least 1, got -4"),
     ("ccfc --learning-rate inf", "--learning-rate must be finite and at least 0"),
-    ("ccfc --pretrain-rounds 0 --cluster-rounds 0", "ccfc is given no round to run"),
+    (
+        "ccfc --pretrain-rounds 0 --cluster-rounds 0",
+        "--pretrain-rounds and --cluster-rounds must not both",
+    ),
     ("ccfc --backbone mlp", "--backbone mlp does not take images"),
     ("ccfc --own-init maybe", "--own-init"),
-    ("baselines --methods", "--methods takes different methods, got ()"),
+    (
+        "baselines --methods",
+        "--methods takes one or more different methods, got nothing",
+    ),
     (
         "baselines --methods km km",
-        "--methods takes different methods, got ('km', 'km')",
+        "--methods takes one or more different methods, got km km",
     ),
     ("baselines --methods kmeans", "invalid choice 'kmeans'"),
     ("baselines --local-clusters 11", "--local-clusters must be at most --clusters 10"),
@@ -185,10 +200,10 @@ COMMANDS = [
     ("fdsc --post-processing --keep 0", f"--keep {ABOVE}"),
     ("fdsc --post-processing --power 0", f"--power {ABOVE}"),
     ("fdsc --pixel-scale 0", f"--pixel-scale {ABOVE}"),
-    ("fdsc --methods", "--methods takes different methods"),
+    ("fdsc --methods", "--methods takes one or more different methods"),
     ("fdsc --norm l2", "Expected one of"),
-    ("fedcref --methods dec dec", "--methods takes different methods"),
-    ("fedcref --dirtiness 0.3", "--dirtiness is of --start dirty, give both"),
+    ("fedcref --methods dec dec", "--methods takes one or more different methods"),
+    ("fedcref --dirtiness 0.3", "--dirtiness needs --start dirty, got dec"),
     ("fedcref --threshold 1.5", "--threshold must be at most 1, got 1.5"),
     ("fedcref --percentile 101", "--percentile must be at most 100, got 101"),
     ("fedcref --stability 2", "--stability must be at most 1, got 2"),
@@ -199,8 +214,11 @@ COMMANDS = [
     ("fedcref --max-members 0", f"--max-members {LEAST}"),
     ("fedcref --max-refinements 0", "--max-refinements must be finite and at least 1"),
     ("fedcref --methods uifca --local-steps 0", f"--local-steps {LEAST}"),
-    (f"fedcref {UNLABELLED} --start dirty", "--start dirty is made from classes"),
-    (f"fedcref {UNLABELLED} --associations perfect", "--associations perfect knows"),
+    (f"fedcref {UNLABELLED} --start dirty", "--start dirty needs labels"),
+    (
+        f"fedcref {UNLABELLED} --associations perfect",
+        "--associations perfect needs labels",
+    ),
     ("fedcref --overlap 0 --alpha 1", RULES),
     ("ccfc --p 0.5 --alpha 1", f"--p and --alpha {RULES}"),
     ("fedcref --p 0.5 --class-range 2 3", "--class-range requires --overlap"),
@@ -222,18 +240,18 @@ COMMANDS = [
     ("orchestra --memory-size 0", f"--memory-size {LEAST}"),
     ("spherical --momentum -1", "--momentum must be finite and at least 0, got -1.0"),
     # Tables of papers, shards, the ledger.
-    ("reproduce", "Missing from fcjax reproduce"),
+    ("reproduce", "is missing; see --help"),
     ("reproduce ccfc-tabel2", "the nearest is ccfc-table2"),
-    ("reproduce ccfc-table1 --seed 0:", f"--seed {WHOLE}, got '0:'"),
+    ("reproduce ccfc-table1 --seed 0:", f"--seed {WHOLE}; got '0:'"),
     ("reproduce ccfc-table1 --methods SCFC", "--methods takes"),
     ("reproduce ccfc-table1 --datasets cifar100", "--datasets takes digits"),
     ("reproduce ccfc-table1 --preset default", "Expected one of"),
     ("reproduce ccfc-table1 --from gone", "gone"),
     ("reproduce ccfc-table1 --limit 0", "--limit"),
     ("reproduce ccfc-table1 --preset paper --data-dir {empty}", "--datasets"),
-    ("collect", "which folders? see --help"),
+    ("collect", "at least one results folder is required; see --help"),
     ("collect {empty}", "{empty} holds neither results nor shards of a grid"),
-    ("collect {run}", "--out is required where the folders are no shards"),
+    ("collect {run}", "--out is required, because the folders are not the shards"),
     ("collect gone", "gone holds neither results nor shards of a grid"),
     ("keep", "no results folder is given: name one or more"),
     ("ledger read", "invalid choice 'read' for argument 'action'"),
@@ -245,7 +263,7 @@ COMMANDS = [
     ("draw {run} --where q=1", "--where takes p=VALUE"),
     ("export {run} --where p=7", "no run of {run} has p=7"),
     ("report {run} --where seed=x", "--where takes p=VALUE"),
-    ("report {damaged}", "{damaged}/config.json is damaged: it is no JSON"),
+    ("report {damaged}", "{damaged}/config.json is damaged: it is not JSON"),
     ("report {cut}", "{cut}"),
     ("draw {cut}", "{cut}"),
     ("predict {cut} --dataset {rows}", "{cut}"),
@@ -264,16 +282,16 @@ COMMANDS = [
     ),
     ("probe {run} --label-fraction 2", "--label-fraction"),
     ("probe {run} --num-draws 0", "--num-draws"),
-    ("choose", "which"),
+    ("choose", "at least one results folder is required"),
     ("choose {run} --by luck", "invalid choice 'luck'"),
     (
         "choose {run} --by agreement",
-        "--by agreement takes 2 runs that ended well, got 1",
+        "--by agreement needs 2 runs that ended well, got 1",
     ),
-    ("compare {run}", "required"),
+    ("compare {run}", "SECOND is missing; see --help"),
     ("compare {run} {run} --score glory", "--score"),
-    ("consensus {run}", "it takes two runs or more that ended well, got 1 of 1"),
-    ("how-many {run}", "it takes two runs or more that ended well, got 1 of 1"),
+    ("consensus {run}", "1 of 1 runs ended well, and at least two are needed"),
+    ("how-many {run}", "1 of 1 runs ended well, and at least two are needed"),
 ]
 
 

@@ -71,4 +71,4 @@ def test_colour_is_the_group_area_the_size_and_a_community_a_circle(tmp_path):
     (axes,) = figure.axes
     below = places[:, 1] < axes.lines[0].get_ydata()[0]
     np.testing.assert_array_equal(np.flatnonzero(below), [3, 6])
-    assert texts(axes.texts) == ["2 isolated"]
+    assert texts(axes.texts) == ["2 isolated clusters"]

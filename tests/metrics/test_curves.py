@@ -129,7 +129,7 @@ def test_the_paper_is_dashed_in_the_colour_of_its_setting_and_k_means_dotted(plo
     )
     assert_at(*lines(figure.axes[0], ":"), [0, 0.5, 1], [0.4, 0.45, 0.5])
     assert not lines(figure.axes[1], "--")
-    assert names(figure)[-2:] == ["k-means", "paper"]
+    assert names(figure)[-2:] == ["k-means (baseline)", "paper"]
 
 
 @pytest.mark.parametrize(

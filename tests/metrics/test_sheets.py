@@ -24,7 +24,8 @@ def test_every_row_shows_its_cluster(tmp_path):
     figure = contact_sheet(grey(*range(60)), clusters, path, per_cluster=4)
     assert min(picture(path)) > 300
     found = ticks(figure.axes[0].yaxis)
-    assert found == ["cluster 0 (20)", "cluster 2 (30)", "cluster 5 (3)"]
+    sizes = {0: 20, 2: 30, 5: 3}
+    assert found == [f"cluster {k}: {size} examples" for k, size in sizes.items()]
     sheet = tiles(figure, 3, 4)
     # All pixels of a tile are those of one image.
     shown = np.round(255 * sheet[:, :, :14, :14])

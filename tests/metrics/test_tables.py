@@ -4,7 +4,7 @@ import pytest
 from scipy import stats
 
 from fcjax.results import tables
-from fcjax.results.tables import shown, summarize, to_latex, to_text
+from fcjax.results.tables import format_summary, summarize, to_latex, to_text
 
 # 0.812 ± 0.055: the deviation is 0.022, the t quantile 4.303, over sqrt(3).
 SEEDS = (0.79, 0.812, 0.834)
@@ -42,7 +42,7 @@ def test_summarize_averages_each_setting_beside_the_paper():
 def test_missing_scores_are_left_out_and_two_seeds_are_written_as_they_are():
     runs = [{"p": 0, "nmi": x, "acc": x} for x in (0.912, 0.8634)]
     runs.append({"p": 0, "nmi": np.nan, "acc": 0.5})
-    (line,) = shown(summarize(runs, by=("p",), values=("nmi", "acc"))).to_dict(
+    (line,) = format_summary(summarize(runs, by=("p",), values=("nmi", "acc"))).to_dict(
         "records"
     )
     assert line["nmi"] == "0.863, 0.912"
@@ -50,7 +50,7 @@ def test_missing_scores_are_left_out_and_two_seeds_are_written_as_they_are():
 
 
 def test_text_and_latex():
-    lines = to_text(shown(SUMMARY, differences=True)).splitlines()
+    lines = to_text(format_summary(SUMMARY, differences=True)).splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert cells[0] == ["data", "p", "nmi", "nmi, paper", "nmi, difference", "seeds"]
     assert cells[2] == ["my_digits", "0.25", "0.812 ± 0.055", "0.815", "-0.003", "3"]
@@ -58,13 +58,13 @@ def test_text_and_latex():
         ["digits", "1", "0.900", "", "", "1"],
         ["50 % & more", "", "", "0.077", "", "0"],
     ]
-    assert "paper" not in to_text(shown(SUMMARY[1:2]))
-    latex = to_latex(shown(SUMMARY)).splitlines()
+    assert "paper" not in to_text(format_summary(SUMMARY[1:2]))
+    latex = to_latex(format_summary(SUMMARY)).splitlines()
     assert latex[1].endswith("n = 0 to 3")
     assert r"my\_digits & 0.25 & 0.812 $\pm$ 0.055 & 0.815 & 3 \\" in latex
     assert any(line.startswith(r"50 \% \& more") for line in latex)
     # Seeds have no column where their number is the same.
-    alike = to_latex(shown(SUMMARY[:1]))
+    alike = to_latex(format_summary(SUMMARY[:1]))
     assert "n = 3\n" in alike
     assert r"0.815 \\" in alike
     # A table by hand has no seeds.
@@ -72,7 +72,7 @@ def test_text_and_latex():
 
 
 def test_write_and_full_precision(tmp_path, capsys):
-    folder, table = tmp_path / "new" / "folder", shown(SUMMARY)
+    folder, table = tmp_path / "new" / "folder", format_summary(SUMMARY)
     tables.write(table, folder, ["half the images", "one seed"])
     tables.show(table)
     text = (folder / "table.md").read_text("utf-8")

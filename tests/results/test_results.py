@@ -53,7 +53,7 @@ def test_a_comparison_has_the_differences_of_the_pairs(grid, tmp_path):
         grid.compare(one)
 
 
-def test_an_array_in_memory_gets_its_page_and_figures(tmp_path):
+def test_an_array_in_memory_gets_its_report_and_figures(tmp_path):
     x = np.eye(3)[np.repeat([0, 1, 2], 20)]
     x = x + 0.05 * np.random.default_rng(0).random((60, 3))
     runs = fcjax.run(KMeans(), x, num_clusters=[2, 3], seeds=2)

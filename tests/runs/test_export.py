@@ -136,7 +136,7 @@ def test_what_has_changed_is_told_and_what_is_missing_refused(
     (out / "config.json").write_text(json.dumps(config))
     np.savez(path, x=x[::-1], y=y[::-1])
     tools.Export(out, where=("seed=0",))()
-    assert "assigned otherwise than in the run" in capsys.readouterr().out
+    assert "have another cluster than at the end of training" in capsys.readouterr().out
     np.savez(path, x=x[:70], y=y[:70])
     with pytest.raises(ValueError, match="is of 80 examples, but the data set has 70"):
         tools.Export(out, where=("seed=0",))()

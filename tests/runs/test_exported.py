@@ -53,8 +53,8 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("frozen")
     paths = [folder / "0.npz", folder / "1.npz"]
     for path, run in zip(paths, RUNS, strict=True):
-        weights = jax.tree.map(np.asarray, exported.pick(program, *run))
-        arrays = exported.arrays_of(program, weights, np.zeros((2, 2)))
+        weights = jax.tree.map(np.asarray, exported.select_weights(program, *run))
+        arrays = exported.to_arrays(program, weights, np.zeros((2, 2)))
         write_arrays(path, arrays, compressed=False)
     return paths
 

@@ -1,6 +1,7 @@
-"""The page that a run without labels ends in, read as a browser reads it, and pages of
-other runs: with labels, of vectors, of clients on their own."""
+"""The HTML report, parsed as a browser parses it: of images without labels, of vectors
+with labels, and of clients that cluster separately."""
 
+import base64
 import json
 import shutil
 from html.parser import HTMLParser
@@ -17,7 +18,7 @@ from fcjax import data
 from fcjax.cli import tools
 from fcjax.results import html_report, store
 from fcjax.results.results import gather
-from fcjax.results.run import Scored
+from fcjax.results.run import ScoredExamples
 from fcjax.results.store import read
 from fcjax.sweep import experiment, train
 from fcjax.sweep.plan import Task
@@ -30,7 +31,7 @@ VOID = {"meta", "img", "circle", "path", "polyline"}
 
 
 class Read(HTMLParser):
-    """What a page holds; fails where an element is not closed in its turn."""
+    """The content of a report; fails if an element is not closed."""
 
     def __init__(self, path):
         super().__init__()
@@ -63,6 +64,15 @@ class Read(HTMLParser):
         if inside in ("td", "th", "strong"):
             self.rows[-1].append(text + "*" * (inside == "strong"))
 
+    def table(self, corner, num_rows):
+        """The cells below a header, by row and column."""
+        (start,) = (i for i, row in enumerate(self.rows) if row[:1] == [corner])
+        _, *names = self.rows[start]
+        return {
+            name: dict(zip(names, cells, strict=True))
+            for name, *cells in self.rows[start + 1 :][:num_rows]
+        }
+
 
 def prepare(out, folder, **flags):
     """A federated k-means of images."""
@@ -84,7 +94,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def grid(folder, tmp_path_factory):
-    """A run without labels of two numbers of clusters, which writes its page."""
+    """A run without labels with two numbers of clusters, which writes its report."""
     out = tmp_path_factory.mktemp("results") / "out & more"
     train.execute(prepare(out, folder, clusters=(2, 3)))
     return out
@@ -103,7 +113,9 @@ def change(out, **config):
 
 def shown(out, *where):
     """The row of the run that is shown."""
-    return html_report.answers(gather([out], store.parsed(where)).ensemble()).run.row
+    return html_report.summarize(
+        gather([out], store.parse_where(where)).ensemble()
+    ).run.row
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +123,7 @@ def best(grid):
     return shown(grid)
 
 
-def test_the_page_is_well_formed_and_asks_nothing_of_a_network(grid, found):
+def test_the_report_is_well_formed_and_needs_no_network(grid, found):
     assert not found.tags & {"script", "link", "iframe", "b"}
     assert len(found.sources) == sum(map(len, found.sheets.values()))
     assert all(source.startswith("data:image/png;") for source in found.sources)
@@ -157,6 +169,7 @@ def test_the_scores_are_those_of_the_run_with_the_better_ones_marked(grid, found
     better = {"silhouette": max, "calinski_harabasz": max, "davies_bouldin": min}
     rows = pd.read_csv(grid / "results.csv")
     counts, _, *columns, _ = zip(*found.rows[1:3], strict=True)
+    assert found.rows[0][0] == "clusters"
     assert counts == ("2", "3")
     for cells, (name, best_of) in zip(columns, better.items(), strict=True):
         best = best_of(rows[name])
@@ -185,19 +198,19 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     np.savez(tmp_path / "blobs.npz", x=x.astype(np.float32))
     flags = {"clusters": (3, 6), "seed": (0, 1, 2), "labels": False}
     train.execute(prepare(tmp_path / "out", tmp_path / "blobs.npz", **flags))
-    short, run, trade_off = html_report.answers(gather([tmp_path / "out"]).ensemble())
+    short, run, trade_off = html_report.summarize(gather([tmp_path / "out"]).ensemble())
     many, which, sure = short.values()
     assert many.startswith("Seeds agree most on 3 clusters (")
     assert run.name in which
     assert run.row["clusters"] == 3
-    assert sure.startswith("Of 60 examples the 3 runs are sure of 100%")
+    assert sure.startswith("The 3 runs agree on 100% of 60 examples")
     text = Read(tmp_path / "out" / "report.html").text
     assert all(words in text for pair in short.items() for words in pair)
     assert {*trade_off} == {3, 6}
     assert trade_off[3] > 0.5 > trade_off[6]
 
 
-def test_a_run_ends_in_its_page_but_without_its_data_or_figures(
+def test_a_run_ends_in_its_report_but_without_its_data_or_figures(
     grid, folder, tmp_path, capsys
 ):
     out, moved = (shutil.copytree(x, tmp_path / x.name) for x in (grid, folder))
@@ -239,18 +252,64 @@ def test_a_limited_folder_keeps_the_names_of_its_files(grid, folder, tmp_path):
 # --- other runs
 
 
-def test_labels_add_their_scores_and_the_class_of_each_cluster(finished, tmp_path):
-    assert not (finished / "report.html").exists()
+def test_labels_add_scores_baseline_confusion_and_partition(finished, tmp_path):
+    assert (finished / "report.html").exists()  # written at the end of the run
     tools.Report(finished, where=("seed=1",), out=tmp_path)()
     found = Read(tmp_path / "report.html")
-    scores = pd.read_csv(finished / "results.csv").acc
-    assert found.rows[1][5] == ", ".join(f"{score:.3f}" for score in scores)
-    assert found.sources == []  # vectors are no images
-    rows = pd.read_csv(tmp_path / "assignments.csv")
+    result = pd.read_csv(finished / "results.csv").set_index("seed").loc[1]
+    scores = found.table("score", 2)
+    for name in ("nmi", "acc"):
+        assert scores[name.upper()] == {
+            "this run": f"{result[name]:.3f}",
+            "k-means baseline": f"{result[f'kmeans_{name}']:.3f}",
+        }
     labels = np.load(finished.parent / "rows.npz")["y"]
-    np.testing.assert_array_equal(rows.label, labels)
-    shares = rows[rows.cluster == rows.cluster[0]].label.value_counts(normalize=True)
-    assert f"most of class {shares.index[0]} ({shares.iloc[0]:.0%})" in found.text
+    arrays = np.load(finished / "assignments.npz")
+    run = arrays["seed"].tolist().index(1)
+    for corner, rows, columns in (
+        ("class \\ cluster", labels, arrays["cluster"][run]),
+        ("client \\ class", arrays["client"][run], labels),
+    ):
+        known = (rows >= 0) & (columns >= 0)
+        counts = pd.crosstab(
+            rows[known], columns[known], margins=True, margins_name="all"
+        )
+        counts = counts.drop("all").rename(index=str, columns=str)
+        table = pd.DataFrame(found.table(corner, len(counts))).T.astype(int)
+        pd.testing.assert_frame_equal(
+            table.sort_index(axis=1), counts.sort_index(axis=1), check_names=False
+        )
+    members = labels[arrays["cluster"][run] == 0]
+    shares = pd.Series(members).value_counts(normalize=True)
+    assert f"class {shares.index[0]} ({shares.iloc[0]:.0%})" in found.text
+
+
+def test_labels_add_figures_of_the_run_and_its_environment(finished, tmp_path):
+    """Figures that the run has drawn are used again, unless they are of another run."""
+
+    def content(name):
+        return base64.b64encode((finished / "figures" / name).read_bytes()).decode()
+
+    curves, embedding = map(content, ("learning_curves.png", "embedding.png"))
+    for seed, expected in ((0, [curves, embedding]), (1, [curves])):
+        tools.Report(finished, where=(f"seed={seed}",), out=tmp_path)()
+        found = Read(tmp_path / "report.html")
+        assert [x.partition("base64,")[2] for x in found.sources] == expected
+        assert ("circle" in found.tags) == (seed == 1)  # a map of its own
+    assert not found.tags & {"script", "link"}
+    (start,) = store.starts(finished)
+    values = dict(row for row in found.rows if len(row) == 2)
+    assert values["jax"] == start["jax"]
+    assert values["devices"] == start["devices"]
+    assert values["wall time of the command"].startswith(f"{start['seconds']} s")
+    assert (start["commit"] or "no git checkout") in values["commit of fcjax"]
+    assert f"fcjax ccfc --config {finished / 'config.json'}" in found.text
+
+    out = shutil.copytree(finished, tmp_path / "out")
+    shutil.rmtree(out / "figures")
+    tools.Report(out)()
+    (drawn,) = Read(out / "report.html").sources
+    assert drawn.startswith("data:image/png;base64,")
 
 
 def test_clients_on_their_own_have_their_own_clusters(tmp_path):
@@ -265,12 +324,12 @@ def test_clients_on_their_own_have_their_own_clusters(tmp_path):
         f"Client {client}, cluster {cluster}": [*names[:20]]
         for (client, cluster), names in members
     }
-    assert "have nothing to do with each other" in found.text
+    assert "of another client are unrelated" in found.text
 
 
 def assigned(clusters, *, clients=0, communities=None):
     """The examples of a data set, of which the names are its rows."""
-    clusters, found = np.array(clusters), object.__new__(Scored)
+    clusters, found = np.array(clusters), object.__new__(ScoredExamples)
     found.dataset = data.Dataset("rows", np.zeros((len(clusters), 2), np.float32), None)
     found.names = [str(i) for i in range(len(clusters))]
     found.clients, found.clusters = np.broadcast_to(clients, clusters.shape), clusters
@@ -289,7 +348,7 @@ SAME = np.array([0, 1, 1, -1])
             "global",
             {"Cluster 0": [0, 2], "Cluster 1": []},
         ),
-        # Communities stand for clients' clusters.
+        # With communities, the clusters of clients have no sheets.
         (
             assigned([0, 1, 0, 1], clients=[0, 0, 1, 1], communities=SAME),
             "client-mean",
@@ -299,7 +358,7 @@ SAME = np.array([0, 1, 1, -1])
 )
 def test_clusters_by_hand(found, scope, expected):
     clusters = html_report.clusters_of(found, num_clusters=2, scope=scope)
-    assert {each.name: each.rows.tolist() for each in clusters} == expected
+    assert {each.name: each.examples.tolist() for each in clusters} == expected
 
 
 def test_warnings_of_empty_and_lone_clusters(finished):
@@ -309,7 +368,7 @@ def test_warnings_of_empty_and_lone_clusters(finished):
     noted = " ".join(html_report.warnings(run, row, assigned([0, 2, -1]), sizes))
     assert "Empty clusters, 1 of 3: Cluster 1." in noted
     assert "Clusters of a single example: Cluster 0." in noted
-    assert "Examples in none of the clusters below: 1." in noted
+    assert "Examples without a cluster in this report: 1." in noted
     for cells, told in (
         ({"kmeans_nmi": 0.6}, "NMI 0.500, k-means 0.600"),
         ({"status": "diverged in round 2 of cluster"}, "This run diverged in round 2"),

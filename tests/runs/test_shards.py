@@ -127,7 +127,7 @@ def test_a_run_that_is_there_twice_may_have_taken_another_time(tmp_path):
 @pytest.mark.parametrize(
     ("points", "options", "told"),
     [
-        ([C, B], {"nmi": 0.5}, ["with different scores", "p 0.5", "seed 1"]),
+        ([C, B], {"nmi": 0.5}, ["different scores for the run", "p 0.5", "seed 1"]),
         (
             [C],
             {"config": {**CONFIG, "latent_size": 16, "limit": 120}},
@@ -154,7 +154,7 @@ def test_what_is_refused_changes_nothing(tmp_path):
     one, before = write(tmp_path / "one", [B]), contents(tmp_path)
     with pytest.raises(ValueError, match=r"\(latent_size: 16 there, 8 here\)"):
         shards.merge([one], out)
-    with pytest.raises(ValueError, match="none of these folders holds a finished run"):
+    with pytest.raises(ValueError, match="none of these folders has a finished run"):
         shards.merge(shards.find([tmp_path]), tmp_path)
     assert contents(tmp_path) == before
 
@@ -168,8 +168,8 @@ def test_what_is_missing_is_named_a_line_each(tmp_path):
     begin(grid / "shard-2-of-4", [B])
     assert shards.missing(shards.find([grid])) == [
         f"{grid}/shard-2-of-4 has no finished run yet",
-        f"{grid}/shard-1-of-4 is not there",
-        f"{grid}/shard-3-of-4 is not there",
+        f"{grid}/shard-1-of-4 is missing",
+        f"{grid}/shard-3-of-4 is missing",
     ]
 
 

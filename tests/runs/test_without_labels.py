@@ -84,7 +84,7 @@ def test_the_run_that_agrees_most_is_chosen(known, tmp_path, capsys):
     assert table.agreement[0] > table.agreement[2] > 0.5
     assert (tmp_path / "choice.png").stat().st_size > 5000
     printed, best = capsys.readouterr().out, table.seed[0]
-    assert f"by agreement: spherical p 0, seed {best}" in printed
+    assert f"The best run by agreement is spherical p 0, seed {best} (" in printed
     assert f"--where p=0 seed={best}" in printed
     assert re.search(rf"\| agreement .* {0.95 - table.nmi[0]:.3f} \|", printed)
     assert re.search(r"a random run.* 0.262 ", printed)  # 0.95 less the mean, 0.6875
@@ -102,11 +102,12 @@ def test_there_is_one_choice_per_heterogeneity(blobs, tmp_path, capsys):
     out = rewritten(made, tmp_path / "run", found)
     tools.Choose((out,), by="agreement")()
     printed = capsys.readouterr().out
-    best = [x for x in printed.splitlines() if x.startswith("by agreement: ")]
-    assert best == [
-        "by agreement: spherical p 0, seed 0",
-        "by agreement: spherical p 1, seed 0",
+    best = [x for x in printed.splitlines() if x.startswith("The best run by agree")]
+    assert [x.partition(" (")[0] for x in best] == [
+        "The best run by agreement is spherical p 0, seed 0",
+        "The best run by agreement is spherical p 1, seed 0",
     ]
+    assert all("the same value as 1 of the other runs" in x for x in best)
     table = pd.read_csv(out / "choice.csv")
     assert table.p.tolist() == [0, 0, 0, 1, 1, 1]
     # Each of the two agrees with the other one fully, and with the third by the index.
@@ -115,7 +116,7 @@ def test_there_is_one_choice_per_heterogeneity(blobs, tmp_path, capsys):
     assert not (out / "choice.png").exists()
     results = gather([out])
     assert results.ensemble().by_data_setting == [[0, 1, 2], [3, 4, 5]]
-    place, _ = selection.chosen(results.ensemble())  # of pages and figures
+    place, _ = selection.choose_run(results.ensemble())  # of pages and figures
     assert results[place].row["p"] == 0
     with pytest.raises(ValueError, match="2 settings of the data"):
         results.choose()
@@ -160,7 +161,7 @@ def test_a_consensus_and_how_sure_it_is(known, tmp_path, capsys):
     assert table.groupby("label").cluster.unique().map(len).tolist() == [1, 1, 1]
     assert table.cluster.nunique() == 3
     assert {*table.nsmallest(4, "confidence").example} == {0, 1, 20, 21}
-    assert re.search(r"of the consensus( +\| +1\.000){3}", capsys.readouterr().out)
+    assert re.search(r"consensus( +\| +1\.000){3}", capsys.readouterr().out)
     with np.load(tmp_path / "consensus.npz") as file:
         assert file["clusters"].shape == file["confidence"].shape == (60,)
     assert (tmp_path / "confidence.png").exists()
@@ -183,16 +184,16 @@ def test_scores_alone_are_enough_to_compare(known, tmp_path):
     tools.Compare(kept, kept, out=tmp_path, **first)()
     table = pd.read_csv(tmp_path / "comparison.csv")
     assert table[["difference", "seeds"]].to_numpy().tolist() == [[0, 1]]
-    with pytest.raises(ValueError, match="kept no assignments"):
+    with pytest.raises(ValueError, match="has no assignments"):
         tools.Choose((kept,))()
 
 
 def test_a_run_is_named_so_that_it_is_found_again(blobs, tmp_path, capsys):
     out = run(tmp_path / "my run", blobs[0], p=(0.1234567,), seed=(20261125, 7))
     tools.Choose((out,))()
-    _, command = capsys.readouterr().out.split("see it: fcjax report ")
+    _, command = capsys.readouterr().out.split("next: fcjax report ")
     folder, _, *where = shlex.split(command.splitlines()[0])
-    found = gather([Path(folder)], store.parsed(where))
+    found = gather([Path(folder)], store.parse_where(where))
     assert len(found) == 1
 
 
@@ -202,7 +203,7 @@ def test_the_number_of_clusters_of_blobs(blobs, tmp_path, capsys):
     flags = {"clusters": (2, 3, 6), "seed": (0, 1, 2)}
     out = run(tmp_path / "run", path, labels=False, **flags)
     tools.HowMany((out,))()
-    assert "seeds agree most on 3 clusters" in capsys.readouterr().out
+    assert "Suggested number of clusters: 3 (" in capsys.readouterr().out
     table = pd.read_csv(out / "how_many.csv", index_col="clusters")
     assert table.index.tolist() == [2, 3, 6]
     assert table.between[3] == 1
@@ -216,10 +217,15 @@ def stable(between, within=(0.1, 0.1, 0.1)):
 @pytest.mark.parametrize(
     ("four", "six", "number", "told"),
     [
-        (stable((0.5, 0.7, 0.6)), stable((0.5, 0.6, 0.6)), None, "4 has 0.50, 6 has"),
+        (
+            stable((0.5, 0.7, 0.6)),
+            stable((0.5, 0.6, 0.6)),
+            None,
+            "0.50 for 4 clusters, 0.47",
+        ),
         # However alike: two that differ in the third digit.
         (stable((0.8, 0.8, 0.8)), stable((0.799, 0.799, 0.799)), None, "no number"),
-        (stable((0.5, 0.7, 0.6)), stable((0.9, 0.9, 0.9)), 6, "try more"),
+        (stable((0.5, 0.7, 0.6)), stable((0.9, 0.9, 0.9)), 6, "no run has more"),
         # Seeds agree more on the parts of the clusters.
         (
             stable((0.1,) * 3, (0.5,) * 3),
@@ -230,7 +236,7 @@ def stable(between, within=(0.1, 0.1, 0.1)):
     ],
 )
 def test_what_does_not_stand_out_is_not_suggested(four, six, number, told):
-    found, reason = selection.suggested({4: four, 6: six})
+    found, reason = selection.suggest({4: four, 6: six})
     assert found == number
     assert told in reason
 
@@ -250,7 +256,8 @@ def test_seeds_are_paired(known, grid, blobs, tmp_path, capsys):
     assert found == [pytest.approx(expected)]
     printed = capsys.readouterr().out
     assert "no difference seen" in printed
-    assert "runs without a partner: 1 of 5 runs of" in printed
+    assert "1 of 5 runs in" in printed
+    assert "No difference between" in printed
     assert (tmp_path / "comparison.png").stat().st_size > 5000
     # The same runs with themselves, by the seed: one pair each.
     tools.Compare(known, other, by=("seed",), out=tmp_path)()
@@ -284,16 +291,16 @@ def test_clients_on_their_own_are_compared_client_by_client(own, tmp_path, capsy
     assert runs.clients is not None
     assert runs.clusters.max() == 19  # ten of each of two clients
     tools.Choose((own,), by="agreement", out=tmp_path)()
-    assert "by agreement: lrsc" in capsys.readouterr().out
+    assert "The best run by agreement is lrsc" in capsys.readouterr().out
     assert (
         pd.read_csv(tmp_path / "choice.csv")[["others", "input"]].isna().all(axis=None)
     )
     tools.Consensus((own,), clusters=10, out=tmp_path)()
     printed = capsys.readouterr().out
     best = pd.read_csv(own / "results.csv").nmi.max()
-    assert re.search(rf"of the runs, best.* {best:.3f} ", printed)
+    assert re.search(rf"best of the runs.* {best:.3f} ", printed)
     # Clusters of clients that hold other examples with every seed become ten of all.
-    found = re.search(r"of the consensus +\| +([\d.]+)", printed)
+    found = re.search(r"consensus +\| +([\d.]+)", printed)
     assert float(found[1]) > 0.3
     assert {*pd.read_csv(tmp_path / "assignments.csv").cluster} == {*range(10)}
 
@@ -341,43 +348,67 @@ levels = {"clusters": (2, 3), "p": (0.0, 1.0)}
 @pytest.mark.parametrize(
     ("command", "make", "with_grid", "flags", "told"),
     [
-        ("choose", single, False, ("--by", "agreement"), "--by agreement takes 2"),
-        ("consensus", single, False, (), "takes two runs or more that ended well, got"),
-        ("consensus", collapsed, False, (), "that ended well, got 0 of 4"),
-        ("choose", collapsed, False, (), "takes 1 runs? that ended well, got 0"),
+        ("choose", single, False, ("--by", "agreement"), "--by agreement needs 2"),
+        ("consensus", single, False, (), "1 of 1 runs ended well, and at least two"),
+        ("consensus", collapsed, False, (), "0 of 4 runs ended well"),
+        ("choose", collapsed, False, (), "needs 1 runs? that ended well, got 0"),
         ("choose", twice, True, (), "is given twice"),
-        ("compare", other_level, True, (), "no run of .* has the p, clients, clusters"),
+        (
+            "compare",
+            other_level,
+            True,
+            (),
+            "no run of .* has the same p, clients, clusters",
+        ),
         ("choose", single, False, ("--where", "self=1"), "--where takes p=VALUE"),
         (
             "how-many",
             softer,
             True,
             (),
-            "differ in momentum, too: choose by --where mom",
+            "differ in momentum: select runs with --where mom",
         ),
-        ("how-many", single, True, (), "all runs look for 3 clusters: try several"),
+        ("how-many", single, True, (), "all runs have 3 clusters: run several"),
         ("choose", other_data, True, (), "data: dataset is blobs.npz and others.npz"),
         ("choose", backwards("x"), True, (), "data: the digest of its examples is"),
         ("compare", backwards("y"), True, (), "data: the digest of its labels is"),
         ("compare", other_data, True, (), "of different data: dataset is blobs"),
-        ("compare", parts_of_clients, True, (), "otherwise: --client-size is None and"),
+        (
+            "compare",
+            parts_of_clients,
+            True,
+            (),
+            "partitions: --client-size is None and",
+        ),
         ("consensus", fewer, True, (), "different data: limit is None and 30"),
-        ("consensus", two_clusters, True, (), "the runs look for 2 3 clusters: choose"),
-        ("how-many", two_clusters, True, (), "2 has one run that ended well"),
+        (
+            "consensus",
+            two_clusters,
+            True,
+            (),
+            r"different numbers of clusters \(2 3\): select",
+        ),
+        ("how-many", two_clusters, True, (), "one run with 2 clusters ended well"),
         (
             "how-many",
             levels,
             False,
             (),
-            "the runs differ in p, too: choose by --where p",
+            "the runs also differ in p: select runs with --where p",
         ),
         ("compare", single, True, ("--by", "weight"), "--by weight: .* varies p "),
         (
             *("compare", single, True),
             ("--by", "p", "--first-where", "p=0"),
-            "--by p makes no rows: --where chooses one",
+            "--by p cannot define rows, because --where selects one",
         ),
-        ("compare", single, True, ("--score", "size"), "--score size: .* has none for"),
+        (
+            "compare",
+            single,
+            True,
+            ("--score", "size"),
+            "--score size: .* has no number",
+        ),
         ("choose", single, False, ("--where", "p=3"), "no run of .* has p=3"),
     ],
 )
@@ -402,7 +433,7 @@ def test_clients_of_other_classes_are_no_partners(blobs, tmp_path, monkeypatch, 
         for most in (1, 2)
     ]
     line = refused("compare", folders, monkeypatch, capsys)
-    assert "partitioned otherwise: --class-range is [1, 1] and [1, 2]" in line
+    assert "different partitions: --class-range is [1, 1] and [1, 2]" in line
 
 
 @pytest.mark.parametrize("command", ["choose", "consensus", "how-many", "compare"])

@@ -77,7 +77,7 @@ def test_what_is_said_without_labels():
     ]
     (line,) = report.compare_with_kmeans(rows, ["p"])
     assert line.startswith(f"warning: likely below {report.BASELINE}: ")
-    assert "p 1 (silhouette 0.20 among the examples, k-means 0.30); " in line
+    assert "p 1 (silhouette on the raw examples 0.20, k-means 0.30); " in line
     assert "p 0" not in line
 
 

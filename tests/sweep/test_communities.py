@@ -32,16 +32,16 @@ def by_hand(edges=()):
 
 def test_an_isolated_cluster_is_a_cluster_of_its_own():
     """The community 4; then numbers from 8 on, for 1 of client 0 and 2 of client 1."""
-    found = store.taken_globally(CLUSTER, COMMUNITY)
+    found = store.global_clusters(CLUSTER, COMMUNITY)
     np.testing.assert_array_equal(found, [[4, 9, 9, -1], [13, 13, 7, 7]])
-    nobody = store.taken_globally(CLUSTER, np.full((2, 3), -1))
+    nobody = store.global_clusters(CLUSTER, np.full((2, 3), -1))
     np.testing.assert_array_equal(nobody, [[0, 1, 1, -1], [5, 5, 3, 3]])
 
 
 def test_communities_of_examples_go_through_client_and_cluster():
     client = np.array([0, 0, 1, 1, 0, 1, -1, 1])
     cluster = np.array([0, 1, 1, 2, 1, 0, -1, -1])
-    found = store.of_examples(COMMUNITY, client, cluster)
+    found = store.communities_of_examples(COMMUNITY, client, cluster)
     np.testing.assert_array_equal(found, [4, -1, 4, -1, -1, 7, -1, -1])
 
 
@@ -137,8 +137,10 @@ def test_a_run_s_communities_are_those_of_the_classes(ended):
     of_runs = np.load(finished.directory / "assignments.npz")["community"]
     for (point, partition), told in zip(runs_of(prepared), of_runs, strict=True):
         got = finished.communities(point)
-        held = finished.assigned(point)  # an example is its first holder's
-        expected = store.of_examples(got.community, held["client"], held["cluster"])
+        held = finished.assignment_arrays(point)  # an example is its first holder's
+        expected = store.communities_of_examples(
+            got.community, held["client"], held["cluster"]
+        )
         np.testing.assert_array_equal(told, expected)
         assert (told >= 0).any()
         numbers = holders_of(partition, labels)
@@ -211,13 +213,13 @@ def test_shards_become_the_grid_and_collect_prints_it(ended, tmp_path, capsys):
 def test_iterations_are_drawn_from_the_end_of_the_start(ended, tmp_path):
     results = ended[0].folder
     by = results.settings
-    rounds = drawing.since(results.rounds, "begin", by=by)
+    rounds = drawing.rounds_after_stage(results.rounds, "begin", by=by)
     found = [(row["stage"], int(row["round"]), row["seed"]) for row in rounds]
     assert sorted(found) == [
         ("refine", number, seed) for number in range(3) for seed in (0, 1)
     ]
     assert float(rounds[0]["isolated"]) > 0
-    assert drawing.since(results.rounds, "", by=by) == results.rounds
+    assert drawing.rounds_after_stage(results.rounds, "", by=by) == results.rounds
     # What reports nothing has the figure of its rounds alone.
     options = {"by": by, "start": "begin", "reported": ("never_measured",)}
     drawing.grid_figures(tmp_path, results.rows, results.rounds, **options)

@@ -89,7 +89,10 @@ TWICE += ["failure-rate 0 0", "seed 1 1", "batch-size 4 4"]
         ("--batch-size 9 0", r"--batch-size must be at least 1, got 0"),
         ("--learning-rate=inf", r"--learning-rate must be finite"),
         ("--model-weight=-1", r"--model-weight must be finite and at least 0"),
-        ("--pretrain-rounds=0 --cluster-rounds=0", r"^ccfc is given no round to run"),
+        (
+            "--pretrain-rounds=0 --cluster-rounds=0",
+            "^--pretrain-rounds and --cluster-rounds must not both be 0",
+        ),
         ("--evaluate-every=0", r"--evaluate-every must be at least 1"),
         ("--runs-per-call=0", r"--runs-per-call must be at least 1, got 0"),
         ("--shard=2/2", r"--shard must be i/n with i from 0 to n - 1, got '2/2'"),
@@ -295,5 +298,6 @@ def test_a_setting_that_none_of_the_methods_uses_is_told(tmp_path, capsys):
     main(SCRIPTS["fdsc"], ["--methods", *words.split(), *flags])
     told = [x for x in capsys.readouterr().out.splitlines() if "no effect" in x]
     assert told == [
-        f"{flag} has no effect on lrsc, dscn" for flag in ("--keep", "--rank-factor")
+        f"warning: {flag} has no effect, because lrsc and dscn do not use it"
+        for flag in ("--keep", "--rank-factor")
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from fcjax.engine import Position
 from fcjax.results import store
-from fcjax.results.store import Folder, parsed
+from fcjax.results.store import Folder, parse_where
 
 CONFIG = {"method": "ccfc", "clients": 10, "swept": ["p", "seed"], "limit": None}
 OTHER = {**CONFIG, "clients": 5}
@@ -102,7 +102,7 @@ def contents(folder):
 def test_opening_writes_nothing(tmp_path):
     results = open_results(tmp_path, [A, B])
     assert results.pending == [A, B]
-    assert results.rows == results.rounds == results.asked(results.rows) == []
+    assert results.rows == results.rounds == results.requested(results.rows) == []
     assert list(tmp_path.iterdir()) == []
     finish(results)
     before = contents(tmp_path)
@@ -145,14 +145,14 @@ def test_a_grid_is_extended_by_what_is_missing(tmp_path):
     more = open_results(tmp_path, [A, B, C])
     assert more.pending == [C]
     finish(more, nmi=0.5, num_rounds=3)
-    assert runs(more.asked(more.rows)) == [(0.0, 0), (0.5, 0), (0.5, 1)]
+    assert runs(more.requested(more.rows)) == [(0.0, 0), (0.5, 0), (0.5, 1)]
     rows = read(tmp_path, "results.csv")
     assert runs(rows) == [(0.0, 0), (0.5, 0), (0.5, 1)]
     assert column(rows, "nmi") == [0.5, 0.75, 0.75]
     assert numbers(tmp_path, A, B, C) == [[1, 2], [1, 2], [1, 2, 3]]
     # Only the runs asked for are shown.
     one = open_results(tmp_path, [B])
-    assert runs(one.asked(one.rows)) == [(0.5, 1)]
+    assert runs(one.requested(one.rows)) == [(0.5, 1)]
 
 
 def test_runs_are_sorted_and_found_again_by_number_whatever_it_looks_like(tmp_path):
@@ -349,7 +349,7 @@ def test_a_second_command_is_refused_until_the_first_ends_or_is_killed(tmp_path)
 def test_a_command_that_was_overtaken_is_to_start_again(tmp_path):
     ours = open_results(tmp_path, [A, B])
     finish(open_results(tmp_path, [A]))
-    with pytest.raises(ValueError, match="start this one again"), ours.locked():
+    with pytest.raises(ValueError, match="start this command again"), ours.locked():
         pass
 
 
@@ -366,7 +366,7 @@ def test_what_is_damaged_is_named_before_anything_is_run(tmp_path, name):
 
 def test_a_folder_without_runs_or_of_before_is_refused_in_a_line(tmp_path):
     for config, rows, told in (
-        (None, "", "it has no config.json"),
+        (None, "", "config.json is missing"),
         ({"method": "ccfc"}, "p,seed\n0.5,0\n", "of an earlier fcjax"),
         (CONFIG, "", "holds no finished run yet"),
     ):
@@ -398,7 +398,7 @@ def test_cells_come_back_and_the_runs_of_a_setting_are_found(tmp_path):
     ):
         with pytest.raises(ValueError, match=told):
             run.point(**where)
-    with pytest.raises(ValueError, match="--where takes a name once"):
-        parsed(["p=0", "p=0.5"])
+    with pytest.raises(ValueError, match="--where takes each name once"):
+        parse_where(["p=0", "p=0.5"])
     with pytest.raises(ValueError, match="no model that all its clients share"):
         run.model(seed=0)

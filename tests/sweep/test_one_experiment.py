@@ -40,7 +40,7 @@ def test_values_of_axes_and_seeds_may_be_added(data, tmp_path):
         (
             {},
             {"rate": (0.5,)},
-            "flags that are given: p clients seed there, p clients ",
+            "flags: p clients seed there, p clients ",
         ),
         ({"rate": (0.5,)}, {}, "rate seed there, p clients seed here"),
         ({}, {"preset": "smoke"}, r"\(preset: default there, smoke here\)"),

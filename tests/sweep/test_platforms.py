@@ -7,7 +7,7 @@ import sys
 import jax
 import pytest
 
-from fcjax.cli.errors import in_a_line
+from fcjax.cli.errors import exit_on_system_error
 
 TOOL = """
 import jax
@@ -53,6 +53,6 @@ def test_a_platform_that_is_not_here_is_refused_in_a_line(tmp_path, command, pla
 
 @pytest.mark.parametrize("error", [RuntimeError("full"), AssertionError()])
 def test_other_errors_keep_their_traceback(error):
-    with pytest.raises(type(error)) as raised, in_a_line():
+    with pytest.raises(type(error)) as raised, exit_on_system_error():
         raise error
     assert raised.value is error

@@ -220,7 +220,7 @@ def test_what_is_wrong_in_one_is_told_by_all(tmp_path):
     assert "vectors.npz" in second
     shutil.copy(tmp_path / "vectors.npz", tmp_path / "elsewhere")
     for told in refused([line] * 2, cwd=folders, env=env):
-        assert "--out out must be one folder for all processes" in told
+        assert "--out out must be the same folder for all processes" in told
 
 
 def test_the_two_terminals_of_the_guide(tmp_path):

@@ -42,5 +42,5 @@ def test_clusters_of_each_client_have_the_names_of_its_classes():
     dataset = data.Dataset("made", np.zeros((8, 2), np.float32), labels)
     holders = np.array([0, 0, 0, 0, 1, 1, 1, -1])
     clusters = np.array([0, 0, 1, 1, 1, 1, 0, -1])
-    found = drawing.matched_by_client(dataset, holders, clusters)
+    found = drawing.match_by_client(dataset, holders, clusters)
     np.testing.assert_array_equal(found, [3, 3, 5, 5, 3, 3, 5, -1])

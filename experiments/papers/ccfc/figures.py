@@ -21,7 +21,7 @@ from fcjax.algorithms.ccfc import leave_federation
 from fcjax.cluster import kmeans
 from fcjax.data.partition import RULES
 from fcjax.data.source import short_name
-from fcjax.methods.printed_ccfc import LEVELS
+from fcjax.methods.paper_scores_ccfc import LEVELS
 from fcjax.parallel.mesh import CLIENTS, over_runs
 from fcjax.settings import as_tuple, given
 from fcjax.sweep import plan

@@ -14,7 +14,7 @@ from experiments.papers.sda_fdc.rows import (
     SHORT,
 )
 from experiments.papers.study import Paper, Preset, Row, Study
-from fcjax.methods.printed_ccfc import (
+from fcjax.methods.paper_scores_ccfc import (
     CENTRAL,
     CLIENTS,
     FEDERATED,

@@ -112,7 +112,7 @@ def train_runs(task: Task) -> Iterator[RunOutput]:
     dataset, _ = load_source(task.source)
     if dataset.labels is None:
         raise ValueError("a figure needs labels: remove --no-labels")
-    rows = results.asked(results.rows)
+    rows = results.requested(results.rows)
     for row in sorted(rows, key=lambda row: float(row["num_rounds"])):
         point = {name: float(row[name]) for name in results.names}
         model = exported.read(results.model_path(point))

@@ -15,7 +15,7 @@ from fcjax import data, metrics
 from fcjax.cli.main import run
 from fcjax.data.source import short_name
 from fcjax.methods import SDAFDC, SDAFDCDisjoint
-from fcjax.methods.printed_sda_fdc import scores_of
+from fcjax.methods.paper_scores_sda_fdc import scores_of
 from fcjax.results import exported
 from fcjax.settings import as_tuple
 from fcjax.sweep.plan import Task
@@ -86,8 +86,8 @@ def embed_examples(
         no client has.
     """
     (results,) = run(lambda: [task])
-    (row,) = results.asked(results.rows)
+    (row,) = results.requested(results.rows)
     point = {name: row[name] for name in results.names}
     prediction = exported.predict(results.model(**point), dataset.examples)
-    clients = results.assigned(point)["client"]
+    clients = results.assignment_arrays(point)["client"]
     return prediction.embedding, clients, prediction.clusters

@@ -15,13 +15,13 @@ from experiments.papers.sda_fdc.rows import (
     SDA_FDC,
 )
 from experiments.papers.study import Paper, Row, Study
-from fcjax.methods.printed_sda_fdc import (
-    CALLED,
+from fcjax.methods.paper_scores_sda_fdc import (
     CENTRAL,
     FEDERATED,
     KAPPA,
     LEVELS,
     NMI,
+    PAPER_NAMES,
     scores_of,
 )
 
@@ -63,7 +63,7 @@ def of_figure() -> Paper:
         The scores by data set, method, p and failure rate.
     """
     return {
-        ("mnist", CALLED[method], p, 0.0): scores
+        ("mnist", PAPER_NAMES[method], p, 0.0): scores
         for row in CURVES
         for method in row.flags["methods"]
         for p, scores in scores_of("mnist", method).items()

@@ -1,6 +1,10 @@
-"""Figures of scores: curves and intervals, and the style of all figures."""
+"""Line figures: learning curves, scores against a swept value, and intervals.
+
+The style that all figures share is here, too.
+"""
 
 import math
+import types
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -21,45 +25,59 @@ from fcjax.results.tables import summarize
 # --- Style
 
 INK = "0.25"
+"""Colour of text and outlines: dark grey."""
 MARKS = {"title_fontsize": 10, "handletextpad": 0.1}
-"""The look of a legend of markers under a title."""
+"""Keyword arguments for a legend of markers that has a title."""
 SCORE_TITLES = {
     "acc": "ACC",
     "nmi": "NMI",
     "ari": "ARI",
     "ami": "AMI",
     "kappa": "Kappa",
-    "surviving_nmi": "NMI, survivors",
-    "surviving_acc": "ACC, survivors",
-    "surviving_kappa": "Kappa, survivors",
-    "initial_acc": "ACC, start",
-    "client_acc": "ACC, clients",
-    "global_acc": "ACC, communities",
-    "global_nmi": "NMI, communities",
+    "surviving_nmi": "NMI of surviving clients",
+    "surviving_acc": "ACC of surviving clients",
+    "surviving_kappa": "Kappa of surviving clients",
+    "initial_acc": "ACC at the start",
+    "client_acc": "ACC, mean over clients",
+    "global_acc": "ACC of communities",
+    "global_nmi": "NMI of communities",
 }
-"""Values that share the range 0 to 1."""
+"""Axis labels of the scores that are drawn on the range 0 to 1."""
 TITLES = {
     **SCORE_TITLES,
+    "loss": "training loss",
+    "silhouette": "silhouette",
+    "davies_bouldin": "Davies-Bouldin index",
+    "calinski_harabasz": "Calinski-Harabasz index",
+    "between": "agreement of seeds (ARI)",
+    "within": "agreement on halves of clusters (ARI)",
+    "trade-off": "difference of the two",
     "isolated": "isolated clusters",
-    "initial_isolated": "isolated at the start",
+    "initial_isolated": "isolated clusters at the start",
     "wrong_associations": "wrong associations",
     "active": "active clients",
-    "improvement": "improvement in %",
+    "improvement": "improvement (%)",
     "p": "heterogeneity p",
+    "alpha": "Dirichlet alpha",
+    "class_share": "share of classes per client",
+    "classes_per_client": "classes per client",
+    "client_size": "examples per client",
     "clusters": "number of clusters",
     "clients": "number of clients",
 }
-"""Columns in words; other columns are written by their names."""
+"""Axis labels of columns; other columns are labelled with their names."""
 
 
 def in_words(name: str) -> str:
-    """Returns what an axis calls a column: "failure_rate" is "failure rate"."""
+    """Returns the axis label of a column, such as "failure rate" for "failure_rate"."""
     return TITLES.get(name, name.replace("_", " "))
 
 
 def color_cycle(count: int) -> Float[np.ndarray, "count 4"]:
-    """Returns colours to tell groups apart: tab10, its pale half up to 20, then a scale
-    from dark to light.
+    """Returns `count` RGBA colours that differ from each other.
+
+    Up to 10 groups have the colours of tab10, up to 20 those of tab20. More groups have
+    the colours of viridis, from dark to light.
     """
     if count <= 20:
         return colormaps["tab20"](np.r_[0:20:2, 1:20:2][:count])
@@ -67,7 +85,7 @@ def color_cycle(count: int) -> Float[np.ndarray, "count 4"]:
 
 
 def plain_axes(axes: Axes) -> None:
-    """Leaves the axes two spines and pale horizontal lines."""
+    """Removes the upper and right spines, and draws pale horizontal grid lines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set(color="0.6", linewidth=0.8)
     axes.tick_params(which="both", labelsize=9, color="0.6", labelcolor=INK)
@@ -76,23 +94,27 @@ def plain_axes(axes: Axes) -> None:
 
 
 def mark(color: Any, marker: str = "o", **look: Any) -> Line2D:
-    """Returns a marker of a legend."""
+    """Returns a legend marker of this colour."""
     look = {"markersize": 6, "linestyle": ""} | look
     return Line2D([], [], color=color, marker=marker, **look)
 
 
 def legend(owner: Axes | Figure, marks: Mapping[str, Any], **look: Any) -> None:
-    """Names marks, in small letters and without a frame."""
+    """Adds a frameless legend that maps each name to its mark."""
     look = {"frameon": False, "fontsize": 9} | look
     owner.legend(list(marks.values()), list(marks), **look)
 
 
 def write(figure: Figure, path: str | Path, title: str = "") -> Figure:
-    """Writes the figure under its title, creates the folder, and returns the figure."""
+    """Adds the title, writes the figure to `path`, and returns the figure.
+
+    A missing folder is created.
+    """
     if title:
         figure.suptitle(title, fontsize=11, color=INK)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=200)
+    # The HTML report finds a figure of the same run by the title in the file.
+    figure.savefig(path, dpi=200, metadata={"Title": title} if title else None)
     return figure
 
 
@@ -105,11 +127,15 @@ _PAPER = {
     "markersize": 4,
     "markerfacecolor": "white",
 }
+_BASELINE = "k-means (baseline)"
 _KMEANS = {"color": "0.5", "linestyle": ":", "linewidth": 1.2}
-_MOST_BANDS = 12  # more bands hide each other
-_MOST_NAMED, _SCALE_NAMES = 20, 12  # more colours are a scale with a few names
+# More bands than these would hide each other.
+_MOST_BANDS = 12
+# Above 20 settings the colours are a scale, and the legend names only 12 settings.
+_MOST_NAMED, _SCALE_NAMES = 20, 12
 
 Runs = pd.DataFrame | Sequence[Mapping[str, Any]]
+"""A table: a data frame, or one mapping from column to value per row."""
 
 
 def learning_curves(
@@ -118,23 +144,28 @@ def learning_curves(
     *,
     by: Sequence[str] = ("p",),
     values: Sequence[str] = ("nmi", "acc", "loss"),
+    baselines: Mapping[str, Sequence[float]] = types.MappingProxyType({}),
     title: str = "",
 ) -> Figure:
-    """Draws scores and loss against the round, one line per setting.
+    """Draws scores and loss against the communication round, one line per setting.
 
-    A line is the mean over the runs of its setting, the band around it the 95 %
-    interval where there are three or more; more than 12 settings have no bands, and of
-    more than 20 the legend names 12. Dotted verticals part the stages, named above.
+    A line is the mean over the runs of a setting. The band is the 95 % Student-t
+    interval of the mean, for three runs or more. With more than 12 settings there are
+    no bands. With more than 20 settings the legend names 12 of them. Dotted vertical
+    lines separate the stages, whose names stand above the first panel.
 
     Args:
-      history: one row per run and round, with stage, round, the columns of `by`, and
-        the `values` that were measured in that round. Rounds may count on over the
-        stages or start anew in each stage.
-      path: where to write the figure; the ending sets the format.
-      by: the columns that make a setting.
-      values: one panel each. Scores share the range 0 to 1; a loss breaks where the
-        stage changes, since another stage minimises another loss.
-      title: method, data set and what else all lines share.
+      history: one row per run and round, as in history.csv, with the columns stage,
+        round, those of `by` and those of `values`. Cells without a measurement are
+        None or NaN. The round may count over all stages or restart in each stage.
+      path: file to write; the ending sets the format.
+      by: columns whose values define a setting.
+      values: columns to draw, one panel per column. Scores share the range 0 to 1. The
+        line of a loss is interrupted between stages, because stages have different
+        losses.
+      baselines: by column of `values`, the scores of k-means on the raw examples; each
+        is a dotted horizontal line.
+      title: title of the figure: method, data set, heterogeneity and seed.
 
     Returns:
       The figure, written to `path`.
@@ -155,12 +186,16 @@ def learning_curves(
         _lines(axes, summary, value, parts=parts, at="at", marker=marker)
         for start in list(starts.values())[1:]:
             axes.axvline(start - 0.5, color="0.55", linewidth=0.8, linestyle=":")
+        for level in baselines.get(value, ()):
+            axes.axhline(level, **_KMEANS)
         axes.margins(x=0.01)
     panels[-1].set_xlabel("communication round")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(starts) > 1:
         _name_stages(panels[0], starts, end)
-    _legend(figure, summary, {})
+    has_baseline = any(len(baselines.get(value, ())) for value in values)
+    references = {_BASELINE: Line2D([], [], **_KMEANS)} if has_baseline else {}
+    _legend(figure, summary, references)
     return write(figure, path, title)
 
 
@@ -176,22 +211,23 @@ def against(
 ) -> Figure:
     """Draws scores against a swept value, one line per setting.
 
-    A line is the mean over the runs of its setting, the band around it the 95 %
-    interval where there are three or more; more than 12 settings have no bands, and of
-    more than 20 the legend names 12. The paper's scores are a dashed line with squares,
-    those of k-means on the examples a dotted line.
+    A line is the mean over the runs of a setting. The band is the 95 % Student-t
+    interval of the mean, for three runs or more. With more than 12 settings there are
+    no bands. With more than 20 settings the legend names 12 of them. The scores of the
+    paper are a dashed line with squares. The scores of k-means on the raw examples are
+    a dotted line.
 
     Args:
-      rows: one row per run, as in results.csv; `paper_NAME` and `kmeans_NAME` hold the
-        scores of the paper and of k-means.
-      path: where to write the figure; the ending sets the format.
-      level: the column on the horizontal axis: p, or failure_rate or model_weight for
-        Figures 6 and 7 of the CCFC paper.
-      by: the columns that make a setting, without the level.
-      values: the columns to draw, one panel each. Scores share the range 0 to 1.
-      log: spaces the levels by their logarithm, with room for 0; None does so where
-        those above 0 span more than a factor of 20.
-      title: method, data set and what else all lines share.
+      rows: one row per run, as in results.csv. The columns `paper_NAME` and
+        `kmeans_NAME` hold the scores of the paper and of k-means.
+      path: file to write; the ending sets the format.
+      level: column on the horizontal axis, such as p. Figures 6 and 7 of the CCFC paper
+        have failure_rate and model_weight.
+      by: columns whose values define a setting, without `level`.
+      values: columns to draw, one panel per column. Scores share the range 0 to 1.
+      log: whether the horizontal axis is logarithmic, with room for 0. None chooses
+        this if the levels above 0 span more than a factor of 20.
+      title: title of the figure: method, data set, heterogeneity and seed.
 
     Returns:
       The figure, written to `path`.
@@ -208,28 +244,31 @@ def against(
             raise ValueError(f"{level} must be a number, got {at!r}")
     figure, panels = _panels(len(values), 0.7 + 2.3 * len(values))
     _level_axis(panels[-1], level, sorted(map(float, summary[level].unique())), log)
-    also = {}
+    references = {}
     for axes, value in zip(panels, values, strict=True):
-        plain = runs.reindex(columns=[level, f"kmeans_{value}"]).dropna()
-        if len(plain):
-            means = plain.astype(float).groupby(level)[f"kmeans_{value}"].mean()
+        kmeans = runs.reindex(columns=[level, f"kmeans_{value}"]).dropna()
+        if len(kmeans):
+            means = kmeans.astype(float).groupby(level)[f"kmeans_{value}"].mean()
             axes.plot(means.index, means, **_KMEANS)
-            also["k-means"] = Line2D([], [], **_KMEANS)
-        reported = summary.reindex(columns=["label", "color", level, f"{value}_paper"])
-        for _, own in reported.dropna().groupby("label", sort=False):
-            own = own.sort_values(level)
-            look = {"color": own["color"].iloc[0], "zorder": 3, **_PAPER}
-            axes.plot(own[level], own[f"{value}_paper"], **look)
-            also["paper"] = Line2D([], [], color=INK, **_PAPER)
+            references[_BASELINE] = Line2D([], [], **_KMEANS)
+        paper = summary.reindex(columns=["label", "color", level, f"{value}_paper"])
+        for _, setting in paper.dropna().groupby("label", sort=False):
+            setting = setting.sort_values(level)
+            look = {"color": setting["color"].iloc[0], "zorder": 3, **_PAPER}
+            axes.plot(setting[level], setting[f"{value}_paper"], **look)
+            references["paper"] = Line2D([], [], color=INK, **_PAPER)
         _lines(axes, summary, value, parts=["label"], at=level, marker="o")
-    _legend(figure, summary, also)
+    _legend(figure, summary, references)
     return write(figure, path, title)
 
 
 def _summary(
     runs: Any, *, by: Sequence[str], at: Sequence[str], values: Sequence[str]
 ) -> Any:
-    """Returns the means over seeds, with the label and the colour of each setting."""
+    """Returns the means over seeds, with the columns `label` and `color` per setting.
+
+    Rows are sorted by the last column of `at`.
+    """
     means = summarize(runs, by=[*by, *at], values=values)
     summary = means.reset_index().sort_values(at[-1], kind="stable")
     settings = means.index.to_frame()[list(by)]
@@ -241,7 +280,7 @@ def _summary(
 
 
 def _name_setting(setting: pd.Series) -> str:
-    """Returns a setting as text: "p = 0.25, seed = 1"."""
+    """Returns a setting as text, such as "p = 0.25, seed = 1"."""
     pairs = setting.items()
     return ", ".join(
         f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
@@ -250,6 +289,7 @@ def _name_setting(setting: pd.Series) -> str:
 
 
 def _panels(count: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Returns a figure of `count` panels above each other that share the x axis."""
     figure = Figure(figsize=(7.2, height), layout="constrained")
     panels = figure.subplots(count, sharex=True, squeeze=False)[:, 0]
     figure.align_ylabels(panels)
@@ -265,44 +305,48 @@ def _lines(
     at: str,
     marker: str,
 ) -> None:
-    """Plots the means of a value in bands of their intervals, one line per part.
+    """Plots the means of a column with bands of their intervals.
 
-    Scores share the range 0 to 1, and below 0 if a mean is negative; a wide interval
-    does not change the range. A single mean always has a marker.
+    There is one line per combination of the columns `parts`. The vertical axis of a
+    score is 0 to 1, and reaches below 0 only if a mean is negative. A line of a single
+    point always has a marker.
     """
     crowded = summary["label"].nunique() > _MOST_BANDS
     known = summary.dropna(subset=[value]) if value in summary else summary[:0]
-    curves = [own for _, own in known.groupby(list(parts), sort=False)]
-    for own in curves:
+    curves = [curve for _, curve in known.groupby(list(parts), sort=False)]
+    for curve in curves:
         axes.plot(
-            own[at],
-            own[value],
-            color=own["color"].iloc[0],
-            marker=marker if len(own) > 1 else "o",
+            curve[at],
+            curve[value],
+            color=curve["color"].iloc[0],
+            marker=marker if len(curve) > 1 else "o",
             markersize=3.5,
             linewidth=0.9 if crowded else 1.5,
         )
     if value in SCORE_TITLES:
         axes.set_ylim(min(-0.02, axes.get_ylim()[0]), 1.02)
-    for own in () if crowded else curves:
-        half, color = own[f"{value}_half_width"], own["color"].iloc[0]
+    for curve in () if crowded else curves:
+        half, color = curve[f"{value}_half_width"], curve["color"].iloc[0]
         if half.fillna(0).any():
             axes.fill_between(
-                own[at],
-                own[value] - half,
-                own[value] + half,
+                curve[at],
+                curve[value] - half,
+                curve[value] + half,
                 facecolor=to_rgba(color, 0.18),
-                edgecolor=to_rgba(color, 0.4),  # all that a band over one place shows
+                # The band of a single point is visible by its edge alone.
+                edgecolor=to_rgba(color, 0.4),
                 linewidth=0.8,
             )
     axes.set_ylabel(in_words(value))
     plain_axes(axes)
 
 
-def _legend(figure: Figure, summary: Any, also: Mapping[str, Line2D]) -> None:
-    """Adds a legend below, for which the figure grows; none where there are no names.
+def _legend(figure: Figure, summary: Any, references: Mapping[str, Line2D]) -> None:
+    """Adds a legend of the settings and the reference lines below the panels.
 
-    More than 20 settings have colours of a scale, and an even choice of 12 is named.
+    The figure grows by the height of the legend. A single setting without a label and
+    without reference lines has no legend. Of more than 20 settings 12 are named, evenly
+    spaced.
     """
     colors = summary.sort_index().drop_duplicates("label").set_index("label")["color"]
     colors = colors.drop("", errors="ignore")
@@ -311,10 +355,10 @@ def _legend(figure: Figure, summary: Any, also: Mapping[str, Line2D]) -> None:
         chosen = np.linspace(0, count - 1, _SCALE_NAMES).round().astype(int)
         colors = colors.iloc[chosen]
     marks = {name: Line2D([], [], color=color) for name, color in colors.items()}
-    marks = {**marks, **also}
+    marks = {**marks, **references}
     if not marks:
         return
-    # Long names stand below each other, short ones side by side.
+    # Long names stand below each other, short names next to each other.
     columns = min(len(marks), max(1, 84 // (8 + max(map(len, marks)))))
     width, height = figure.get_size_inches()
     rows = math.ceil(len(marks) / columns) + cut
@@ -327,7 +371,8 @@ def _legend(figure: Figure, summary: Any, also: Mapping[str, Line2D]) -> None:
 def _level_axis(
     axes: Axes, name: str, levels: Sequence[float], log: bool | None
 ) -> None:
-    # Before anything is drawn, so that the margins are those of the scale.
+    """Sets scale, ticks and label of the horizontal axis of `against`."""
+    # The scale is set before anything is drawn, because the margins depend on it.
     above = [x for x in levels if x > 0] or [1.0]
     if log or (log is None and max(above) > 20 * min(above)):
         axes.set_xscale("symlog", linthresh=min(above), linscale=0.5)
@@ -338,6 +383,7 @@ def _level_axis(
 
 
 def _name_stages(axes: Axes, starts: Mapping[str, float], end: float) -> None:
+    """Writes the names of the stages above the axes, slanted if they are too long."""
     edges = [*starts.values(), end + 1]
     # A letter takes about a hundredth of the panel's width.
     room = 100 / (edges[-1] - edges[0])
@@ -362,8 +408,9 @@ def _name_stages(axes: Axes, starts: Mapping[str, float], end: float) -> None:
 def _stage_axis(
     history: Any,
 ) -> tuple[dict[str, float], dict[str, float], float]:
-    """Returns where each stage starts, by what its rounds are shifted, and where all
-    end.
+    """Returns the stages' first rounds, the shifts of their rounds, and the last round.
+
+    The shifts make the rounds of several stages count on.
     """
     starts, shifts, end = {}, {}, -np.inf
     for stage, rounds in history.groupby("stage", sort=False)["round"]:
@@ -381,16 +428,19 @@ def intervals(
     lines: Mapping[str, tuple[float, float, float, bool]],
     path: str | Path,
     *,
-    title: str,
+    xlabel: str,
+    title: str = "",
 ) -> Figure:
-    """Draws a mean and its interval for each name, the first one at the top; filled
-    where the difference is significant.
+    """Draws one mean with its interval per line, and a dotted vertical line at 0.
+
+    The first line is at the top. The marker of a significant difference is filled.
 
     Args:
-      lines: by name the mean, the ends of its interval, NaN where it has none, and
-        whether it is significant.
-      path: where to write the figure; the ending sets the format.
-      title: of the horizontal axis.
+      lines: by the name of a line: the mean, the lower and the upper end of its
+        interval (NaN without an interval), and whether it is significant.
+      path: file to write; the ending sets the format.
+      xlabel: label of the horizontal axis.
+      title: title of the figure.
 
     Returns:
       The figure, written to `path`.
@@ -410,7 +460,7 @@ def intervals(
     axes.axvline(0, color=INK, linewidth=0.9, linestyle=":")
     axes.set_yticks(range(len(lines)), list(lines))
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_xlabel(title)
+    axes.set_xlabel(xlabel)
     plain_axes(axes)
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color="0.92", linewidth=0.8)
@@ -419,4 +469,4 @@ def intervals(
     axes.set_xlim(min(-0.2 * reach, 1.08 * np.nanmin(values)), None)
     if np.nanmax(values) < 0.2 * reach:
         axes.set_xlim(None, 0.2 * reach)
-    return write(figure, path)
+    return write(figure, path, title)

@@ -1,4 +1,4 @@
-"""Figures of examples: embeddings, panels, sheets; SVG for HTML pages."""
+"""Figures of examples: embeddings and sheets of images; SVG and images for HTML."""
 
 import base64
 import html
@@ -15,10 +15,11 @@ from PIL import Image
 from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
+from fcjax.data.dataset import counted
 from fcjax.metrics.external import match
 from fcjax.results.figures import curves
 
-# --- Latent
+# --- Embedding
 
 
 def tsne(
@@ -32,20 +33,21 @@ def tsne(
     max_points: int = 2000,
     title: str = "",
 ) -> Figure:
-    """Maps the latent space to the plane, once, and colours it up to three times.
+    """Draws a t-SNE map of the embedding, coloured by class, cluster and client.
 
-    The panels show classes where there are labels, clusters where there are
-    assignments, and clients. A cluster has the colour of the class that it matches.
+    There is one panel for each of the three. The panel of classes needs labels, and the
+    panel of clusters needs assignments. A cluster has the colour of the class that
+    matches it.
 
     Args:
-      embedding: [n, D] finite latent vectors, at least four.
-      labels: [n] true classes, or None.
-      clients: [n] the client that holds each example.
-      path: where to write the figure; the ending sets the format.
-      assignments: [n] clusters, needed where labels are None.
-      seed: draws the points shown and seeds the map.
-      max_points: at most so many examples are shown, drawn at random.
-      title: method, data set, heterogeneity and seed.
+      embedding: [n, D] finite embeddings of at least four examples.
+      labels: [n] true classes; None for data without labels.
+      clients: [n] the client of each example.
+      path: file to write; the ending sets the format.
+      assignments: [n] clusters; None only if there are labels.
+      seed: seed of t-SNE and of the choice of examples.
+      max_points: largest number of examples that are drawn, chosen at random.
+      title: title of the figure: method, data set, heterogeneity and seed.
 
     Returns:
       The figure, written to `path`.
@@ -60,29 +62,38 @@ def tsne(
     if assignments is not None:
         renamed = assignments if labels is None else match(labels, assignments)
         panels.append(("cluster", assignments, renamed))
-    # Classes and the clusters that match them share a colour.
+    # Classes and the clusters that match them have the same colour.
     shared = np.unique(np.concatenate([hues for _, _, hues in panels]))
     panels.append(("client", clients, clients))
-    # A random order, so that no class is painted over all the others.
-    shown = np.random.default_rng(seed).permutation(len(embedding))[:max_points]
-    points = project(embedding[shown], seed)
+    # The order is random, so that no class hides all other classes.
+    sampled = np.random.default_rng(seed).permutation(len(embedding))[:max_points]
+    points = project(embedding[sampled], seed)
     figure = Figure(figsize=(5.2 * len(panels), 4.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (kind, names, hues) in zip(all_axes, panels, strict=True):
         known = np.unique(hues) if kind == "client" else shared
         colors = curves.color_cycle(len(known))[np.searchsorted(known, hues)]
         frame(axes, f"by {kind}")
-        cloud(axes, points, colors[shown], len(points))
+        axes.set(xlabel="t-SNE axis 1 (no unit)", ylabel="t-SNE axis 2 (no unit)")
+        cloud(axes, points, colors[sampled], len(points))
         _legend(axes, np.asarray(names), np.asarray(hues), colors, kind)
     return curves.write(figure, path, title)
 
 
 def project(points: Float[np.ndarray, "n D"], seed: int) -> Float[np.ndarray, "n 2"]:
-    """Returns the t-SNE map of the points."""
-    # A collapsed embedding has no principal axes to start from.
+    """Projects points to the plane with t-SNE.
+
+    Args:
+      points: [n, D] at least four points.
+      seed: seed of t-SNE.
+
+    Returns:
+      [n, 2] positions in the plane.
+    """
+    # A collapsed embedding has no principal axes for the initial positions.
     flat = points.shape[1] < 2 or np.ptp(points, axis=0).max() == 0
-    # So few points are mapped faster by one thread than by several that wait for each
-    # other: 2.5 s against 11 s for 1,800 points on two shared cores.
+    # One thread is faster than several threads for so few points: 2.5 s against 11 s
+    # for 1,800 points on two shared cores.
     with threadpool_limits(1):
         return TSNE(
             perplexity=min(30.0, (len(points) - 1) / 3),
@@ -93,7 +104,7 @@ def project(points: Float[np.ndarray, "n D"], seed: int) -> Float[np.ndarray, "n
 
 
 def frame(axes: Axes, title: str) -> None:
-    """Gives a map its title and a frame without ticks."""
+    """Sets the title of a map, and draws a frame without ticks."""
     axes.set_title(title, fontsize=12, color=curves.INK)
     axes.set_aspect("equal", adjustable="datalim")
     axes.set(xticks=[], yticks=[])
@@ -107,7 +118,7 @@ def cloud(
     among: int,
     marker: str = "o",
 ) -> None:
-    """Draws points of the size that `among` points in all leave them."""
+    """Draws points; `among`, the number of points on the map, sets their size."""
     size = 6 if among > 500 else 14 if among > 250 else 22
     axes.scatter(*points.T, c=colors, s=size, marker=marker, linewidths=0, alpha=0.85)
 
@@ -115,7 +126,7 @@ def cloud(
 def _legend(
     axes: Axes, names: np.ndarray, hues: np.ndarray, colors: np.ndarray, kind: str
 ) -> None:
-    """Names the groups in the order of their hues; many by an even choice of them."""
+    """Adds a legend of the groups in the order of their hues, at most 20 of them."""
     _, first = np.unique(hues, return_index=True)
     listed = first[np.linspace(0, len(first) - 1, min(len(first), 20)).astype(int)]
     marks = {str(names[i]): curves.mark(tuple(colors[i])) for i in listed}
@@ -137,16 +148,18 @@ def contact_sheet(
     seed: int = 0,
     title: str = "",
 ) -> Figure:
-    """Draws a row of images for every occupied cluster, named with the cluster's size.
+    """Draws one row of images per cluster, with the number of examples of the cluster.
+
+    Empty clusters have no row.
 
     Args:
       images: [P, H, W, C] grey (C = 1) or colour (C = 3) images, uint8 or in [0, 1].
-      assignments: [P] clusters; images of a negative one are not shown.
-      path: where to write the figure; the ending sets the format.
-      per_cluster: how many images of a cluster are shown, drawn at random; a cluster
-        with fewer leaves the rest of its row blank.
-      seed: draws them.
-      title: method, data set, heterogeneity and seed.
+      assignments: [P] clusters. Images with a negative cluster are not drawn.
+      path: file to write; the ending sets the format.
+      per_cluster: largest number of images per cluster, chosen at random. The row of a
+        smaller cluster ends earlier.
+      seed: seed of the choice of images.
+      title: title of the figure: method, data set, heterogeneity and seed.
 
     Returns:
       The figure, written to `path`.
@@ -155,13 +168,15 @@ def contact_sheet(
     clusters, sizes = np.unique(assignments[assignments >= 0], return_counts=True)
     rng = np.random.default_rng(seed)
     columns = min(per_cluster, int(sizes.max()))
-    drawn = [
+    indices = [
         rng.permutation(np.flatnonzero(assignments == cluster))[:columns]
         for cluster in clusters
     ]
-    called = zip(clusters, sizes, strict=True)
-    names = [f"cluster {cluster} ({size:,})" for cluster, size in called]
-    return image_rows([images[rows] for rows in drawn], names, path, title=title)
+    names = [
+        f"cluster {cluster}: {counted(int(size), 'example')}"
+        for cluster, size in zip(clusters, sizes, strict=True)
+    ]
+    return image_rows([images[each] for each in indices], names, path, title=title)
 
 
 def image_rows(
@@ -172,15 +187,15 @@ def image_rows(
     captions: Sequence[str] = (),
     title: str = "",
 ) -> Figure:
-    """Draws rows of images with a name at the left of each.
+    """Draws rows of images, with a name to the left of each row.
 
     Args:
-      rows: [n, H, W, C] each, grey (C = 1) or colour (C = 3) images of one size, uint8
-        or in [0, 1]; a shorter one leaves the rest blank.
-      names: one a row.
-      path: where to write the figure; the ending sets the format.
-      captions: one above each of the first columns.
-      title: of the figure.
+      rows: one array [n, H, W, C] per row: grey (C = 1) or colour (C = 3) images of one
+        size, uint8 or in [0, 1]. The number n may differ between rows.
+      names: one name per row.
+      path: file to write; the ending sets the format.
+      captions: texts above the first columns.
+      title: title of the figure.
 
     Returns:
       The figure, written to `path`.
@@ -188,13 +203,13 @@ def image_rows(
     rows = [np.asarray(row) for row in rows]
     columns = max(map(len, rows))
     sheet = _mosaic([_unit_range(row) for row in rows], columns)
-    # Ten to twenty rows fill a page; more of them still fit a file.
+    # Ten to twenty rows fill a page. More rows are drawn smaller.
     side = min(0.6, 40 / len(rows))
     font = min(9, 60 * side)
     height, border = side * len(rows), 0.1
     width = height * sheet.shape[1] / sheet.shape[0]
-    # The axes are placed by hand, since a wide image leaves a layout engine no room
-    # for what stands beside it. A letter is some 0.6 of the font's size wide.
+    # The axes have a fixed position, because a layout engine leaves no room for names
+    # next to a wide image. The width of a letter is about 0.6 of the font size.
     left = 2 * border + 0.6 * font / 72 * max(map(len, names))
     top = 2 * border + 1.2 * font / 72 if captions else border
     top += 0.3 * bool(title)
@@ -213,6 +228,7 @@ def image_rows(
 
 
 def _unit_range(images: np.ndarray) -> Float[np.ndarray, "n H W C"]:
+    """Returns images as float32 in [0, 1]."""
     if images.dtype == np.uint8:
         return images / np.float32(255)
     return images.astype(np.float32)
@@ -221,7 +237,7 @@ def _unit_range(images: np.ndarray) -> Float[np.ndarray, "n H W C"]:
 def _mosaic(
     rows: list[Float[np.ndarray, "_ H W C"]], columns: int
 ) -> Float[np.ndarray, "height width 3"]:
-    """Tiles with a white border to the right of and below each of them."""
+    """Returns one image of all tiles, with a white border right of and below each."""
     height, width = rows[0].shape[1:3]
     gap = max(1, height // 14)
     shape = len(rows) * (height + gap), columns * (width + gap)
@@ -231,34 +247,42 @@ def _mosaic(
     return sheet.reshape(*shape, 3)
 
 
-# --- Inline
+# --- Parts of HTML pages
 
 _SMALL = 64
-"""Pixels a side up to which an image is embedded as it is."""
+"""Largest side in pixels of an image that is embedded without change."""
 _THUMBNAIL = 128
-"""Pixels a side of what is left of a larger one."""
+"""Largest side in pixels of the thumbnail of a larger image."""
 _MOST_TICKS = 8
 
 
 def image(pixels: np.ndarray) -> str:
-    """Returns an image as a data URI: a small one as it is, a large one as a thumbnail.
+    """Returns an image as a data URI; a large image is reduced to a thumbnail.
 
     Args:
-      pixels: [H, W, C] grey (C = 1) or colour (C = 3), uint8 or in [0, 1].
+      pixels: [H, W, C] grey (C = 1) or colour (C = 3) image, uint8 or in [0, 1].
+
+    Returns:
+      The data URI of a PNG file, or of a JPEG file for a thumbnail.
     """
     if pixels.dtype != np.uint8:
         pixels = np.round(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
-    drawn = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     kind = "png" if is_small(pixels) else "jpeg"
     if kind == "jpeg":
-        drawn.thumbnail((_THUMBNAIL, _THUMBNAIL))
+        picture.thumbnail((_THUMBNAIL, _THUMBNAIL))
     file = io.BytesIO()
-    drawn.save(file, kind)
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+    picture.save(file, kind)
+    return data_uri(file.getvalue(), kind)
+
+
+def data_uri(content: bytes, kind: str = "png") -> str:
+    """Returns the content of an image file as a data URI."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def is_small(pixels: np.ndarray) -> bool:
-    """Whether an image is so small that its pixels are shown as squares."""
+    """Returns whether an image is embedded without change, with square pixels."""
     return max(pixels.shape[:2]) <= _SMALL
 
 
@@ -269,18 +293,23 @@ def scatter(
     *,
     num_groups: int,
 ) -> str:
-    """Returns a map of points, coloured by their group, as an SVG element.
+    """Returns a scatter plot of groups as an SVG element.
+
+    The number of a group stands at the point that is nearest to its median.
 
     Args:
-      points: where they lie.
-      groups: in 0 .. num_groups - 1; its number stands in the middle of them.
-      titles: what is shown of a point that is pointed at.
-      num_groups: how many colours are told apart.
+      points: [n, 2] positions of the points.
+      groups: [n] group of each point, in 0 .. num_groups - 1, which sets its colour.
+      titles: tooltip of each point.
+      num_groups: number of colours.
+
+    Returns:
+      The SVG element as text.
     """
     width, height, edge = 640, 480, 20
     low, high = points.min(axis=0), points.max(axis=0)
     room = np.array([width - 2 * edge, height - 2 * edge])
-    # One scale for both axes, and the second one upwards.
+    # Both axes have the same scale, and the second axis points upwards.
     scale = np.min(room / np.maximum(high - low, 1e-6))
     placed = (points - (low + high) / 2) * scale * [1, -1] + [width / 2, height / 2]
     colors = [to_hex(color) for color in curves.color_cycle(num_groups)]
@@ -292,9 +321,10 @@ def scatter(
     ]
     names = []
     for group in np.unique(groups):
-        own = placed[groups == group]
-        # A group in several places has a median where none of its points lie.
-        x, y = own[np.linalg.norm(own - np.median(own, axis=0), axis=1).argmin()]
+        members = placed[groups == group]
+        # The median of a group that lies in several places may be far from all points.
+        offsets = members - np.median(members, axis=0)
+        x, y = members[np.linalg.norm(offsets, axis=1).argmin()]
         names.append(f'<text x="{x:.1f}" y="{y:.1f}">{group}</text>')
     return (
         f'<svg class="map" viewBox="0 0 {width} {height}" role="img" '
@@ -303,14 +333,15 @@ def scatter(
 
 
 def curve(title: str, values: Mapping[float, float], *, marked: float) -> str:
-    """Returns a line through values at numbers such as cluster counts, as an SVG
-    element.
+    """Returns a small line plot as an SVG element.
 
     Args:
-      title: above the line.
-      values: from a place on the horizontal axis to what was measured there; NaN is
-        left out.
-      marked: the place whose point is filled.
+      title: text above the line.
+      values: by position on the horizontal axis, the value. NaN is left out.
+      marked: position of the point that is filled.
+
+    Returns:
+      The SVG element as text; "" without finite values.
     """
     width, height, left, top, bottom = 260, 150, 46, 26, 24
     known = {x: y for x, y in sorted(values.items()) if np.isfinite(y)}

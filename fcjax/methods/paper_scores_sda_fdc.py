@@ -1,20 +1,24 @@
-"""Yan et al., Federated deep clustering with GAN-based data synthesis, 2022
-(https://arxiv.org/abs/2211.16965), Section 4. Single runs, without spreads.
+"""Scores in the tables of the SDA-FDC paper, Section 4, for comparison.
+
+Yan et al., Federated deep clustering with GAN-based data synthesis, 2022
+(https://arxiv.org/abs/2211.16965). The paper reports single runs.
 """
 
-from fcjax.methods import printed_ccfc as ccfc
-from fcjax.methods.printed_ccfc import LEVELS, Scores
+from fcjax.methods import paper_scores_ccfc as ccfc
+from fcjax.methods.paper_scores_ccfc import LEVELS, Scores
 
 CENTRAL = ("KM_central", "DCN_central")
+"""The central methods, in the order of the columns."""
 FEDERATED = ("SDA-FC-KM", "SDA-FDC (disjoint)", "SDA-FDC")
-CALLED = {
+"""The federated methods, in the order of the columns."""
+PAPER_NAMES = {
     "km": "KM_central",
     "dcn": "DCN_central",
     "sda-fc-km": "SDA-FC-KM",
     "sda-fdc-disjoint": "SDA-FDC (disjoint)",
     "sda-fdc": "SDA-FDC",
 }
-"""From what scripts call a method to what the paper does."""
+"""The name of each method in the paper."""
 NMI: Scores = {  # Table 2
     "mnist": (
         (0.5304, 0.8009),
@@ -122,20 +126,20 @@ KAPPA: Scores = {  # Table 3
 
 
 def scores_of(dataset: str, method: str) -> dict[float, dict[str, float]]:
-    """Returns the NMI and kappa of a method, called as in `CALLED`, for every p, those
-    of a central one being the same; {} where the paper has no such data set or method.
+    """Returns the NMI and kappa of a method for each p.
 
-    SDA-FC-FCM, which the paper leaves out, is as in that of CCFC, whose figures of
-    SDA-FC-KM and SDA-FDC are the same as here.
+    The scores of a central method are the same for each p. The result is empty for a
+    data set or a method that is not in the paper. SDA-FC-FCM is not in this paper; its
+    scores are from the CCFC paper, which has the same scores for the other methods.
     """
     if method == "sda-fc-fcm":
         return ccfc.scores_of(dataset, "SDA-FC-FCM")
-    if method not in CALLED:
+    if method not in PAPER_NAMES:
         return {}
-    column = [*CENTRAL, *FEDERATED].index(CALLED[method])
-    found: dict[float, dict[str, float]] = {}
+    column = [*CENTRAL, *FEDERATED].index(PAPER_NAMES[method])
+    result: dict[float, dict[str, float]] = {}
     for name, scores in (("nmi", NMI), ("kappa", KAPPA)):
         central, levels = scores.get(dataset, ((), ()))
         for p, row in zip(LEVELS, levels, strict=False):
-            found.setdefault(p, {})[name] = (*central, *row)[column]
-    return found
+            result.setdefault(p, {})[name] = (*central, *row)[column]
+    return result

@@ -1,16 +1,20 @@
-"""Liu et al., CCFC: bridging federated clustering and contrastive learning, 2024
-(https://arxiv.org/abs/2401.06634), Section 4. Single runs, without spreads.
+"""Scores in the tables of the CCFC paper, Section 4, for comparison.
+
+Liu et al., CCFC: bridging federated clustering and contrastive learning, 2024
+(https://arxiv.org/abs/2401.06634). The paper reports single runs.
 """
 
 from collections.abc import Mapping
 
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""p."""
+"""The values of p in the tables."""
 CENTRAL = ("KM", "FCM")
+"""The central methods, in the order of the columns."""
 FEDERATED = ("k-FED", "FFCM", "SDA-FC-KM", "SDA-FC-FCM", "PPFC-GAN", "CCFC")
+"""The federated methods, in the order of the columns."""
 
 Scores = Mapping[str, tuple[tuple[float, ...], tuple[tuple[float, ...], ...]]]
-"""By data set: those of `CENTRAL`, and for every p those of `FEDERATED`."""
+"""For each data set: the scores of `CENTRAL`, and those of `FEDERATED` for each p."""
 NMI: Scores = {  # Table 1
     "mnist": (
         (0.5304, 0.5187),
@@ -101,7 +105,7 @@ NEIGHBORS = {  # Table 3: % of MNIST's test images, for k = 3, 5, 7, 9, 100, 100
     "SCFC": (98.11, 98.23, 98.25, 98.21, 97.54, 96.30, 94.09),
     "CCFC": (98.25, 98.33, 98.26, 98.32, 97.86, 97.09, 97.09),
 }
-CLIENTS = (  # Table 4: kappa of clients 1 to 10, a column a variant
+CLIENTS = (  # Table 4: kappa of clients 1 to 10, one column per variant
     (0.1286, 0.4255, 0.8243, 0.8749, 0.8970, 0.9605),
     (0.1774, 0.2036, 0.8297, 0.8787, 0.9046, 0.9643),
     (0.1685, 0.0517, 0.8273, 0.8783, 0.9027, 0.9611),
@@ -116,13 +120,15 @@ CLIENTS = (  # Table 4: kappa of clients 1 to 10, a column a variant
 
 
 def scores_of(dataset: str, method: str) -> dict[float, dict[str, float]]:
-    """Returns the NMI and kappa of a method for every p, those of a central one being
-    the same; {} where the paper has no such data set.
+    """Returns the NMI and kappa of a method for each p.
+
+    The scores of a central method are the same for each p. The result is empty for a
+    data set that is not in the paper.
     """
-    found: dict[float, dict[str, float]] = {}
+    result: dict[float, dict[str, float]] = {}
     for name, scores in (("nmi", NMI), ("kappa", KAPPA)):
         central, levels = scores.get(dataset, ((), ()))
         for p, row in zip(LEVELS, levels, strict=False):
             column = [*CENTRAL, *FEDERATED].index(method)
-            found.setdefault(p, {})[name] = (*central, *row)[column]
-    return found
+            result.setdefault(p, {})[name] = (*central, *row)[column]
+    return result
