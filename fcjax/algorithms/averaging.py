@@ -204,7 +204,7 @@ by part; their batch norms use the statistics of the batch."""
 
 
 class Local(NamedTuple):
-    """The local training of a client in one round."""
+    """A function that trains the networks of one client for one round."""
 
     optimizer: optax.GradientTransformation
     """The optimizer of the client."""
@@ -480,7 +480,12 @@ def spread(
     indices: Int[Array, "N"],
     mask: Bool[Array, "N"],
 ) -> Float[Array, ""]:
-    """Measures the spread of a client's features on a batch, see `training.spread`."""
+    """Measures how far the features of a client's batch point in different directions.
+
+    Returns:
+        About 1 if the directions fill the unit sphere, 0 if all are equal, which is
+        collapse; see `training.spread`.
+    """
     subset = training.evenly_spaced_indices(mask, setup.local.at_once)
     encoder, x = setup.networks.named["encoder"], to_float(pool[indices[subset]])
     h, _ = encoder.apply(part(parts, "encoder"), x, train=False)

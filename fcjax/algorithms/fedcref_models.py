@@ -34,7 +34,7 @@ Associate = Callable[[Federation, Int[Array, "M N"]], Edges]
 
 
 class Groups(NamedTuple):
-    """The communities of the clusters."""
+    """The communities: groups of similar clusters of different clients."""
 
     numbers: Int[Array, "M K"]
     """Number of each cluster's community, from 0; -1 for an isolated cluster."""

@@ -166,7 +166,7 @@ def byol(
 
 
 def byol_contrast(networks: Networks) -> Contrast:
-    """Returns BYOL's loss of a batch.
+    """Builds the function that computes BYOL's loss of a batch with these networks.
 
     It is the squared distance, 2 - 2 cos, between the unit prediction of one view and
     the unit target of the other view. The loss sums over both directions.

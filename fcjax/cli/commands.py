@@ -71,7 +71,9 @@ def main() -> None:
         spec.loader.exec_module(module)
     else:
         near = difflib.get_close_matches(name, [*SCRIPTS, *TOOLS, *checkout], n=1)
-        hint = f"did you mean {near[0]}?" if near else "`fcjax --help` lists all"
+        hint = (
+            f"did you mean {near[0]}?" if near else "`fcjax --help` lists all commands"
+        )
         exit_with_error(f"unknown command {name}; {hint}")
 
 

@@ -38,7 +38,7 @@ MEANINGS: Mapping[Criterion, str] = {
     "agreement": "mean adjusted Rand index with the other runs",
     "agreement_nmi": "mean NMI with the other runs",
     "consensus": "adjusted Rand index with the consensus of all runs",
-    "others": "rank of its silhouette in the embeddings of the other runs, 0 to 1",
+    "others": "rank of the clusters by silhouette in the other runs' embeddings, 1 is best",
     "input": "silhouette among the raw examples",
     "silhouette": "silhouette in its own embedding",
     "loss": "minus the last loss",
@@ -105,8 +105,8 @@ class Choose:
         if runs.is_labelled:
             print(
                 "Columns: rank correlation = Spearman correlation of the criterion "
-                "with the score over the runs; regret = NMI of the best run minus NMI "
-                "of the run that the criterion chooses."
+                "with the score over the runs, 1 is best; regret = NMI of the best run "
+                "minus NMI of the run that the criterion chooses, 0 is best."
             )
         print()
         ranks.to_csv(out / "choice.csv", index=False, float_format="%.6g")

@@ -169,7 +169,11 @@ class Split:
         return dataclasses.replace(self, **changes), dataset
 
     def check(self, dataset: Dataset) -> None:
-        """Raises ValueError if a value is out of its range or given twice."""
+        """Checks the partition's settings against a data set.
+
+        Raises:
+            ValueError: a value is out of its range, or a setting lists a value twice.
+        """
         check_values("clients", as_tuple(self.clients), least=1)
         check_values("clusters", as_tuple(self.clusters) or (2,), least=2)
         check_values("client_size", as_tuple(self.client_size) or (1,), least=1)

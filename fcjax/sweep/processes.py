@@ -62,7 +62,7 @@ def join(settings: Processes, tasks: Sequence[Task]) -> None:
     options = tasks[0].options
     if options.shard is not None:
         raise ValueError(
-            "`shard` and `coordinator` exclude each other: `shard` splits a grid over "
+            "give `shard` or `coordinator`, not both: `shard` splits a grid over "
             "independent commands, `coordinator` runs one program in all processes"
         )
     if options.backend != "shard_map" or options.on is not None:

@@ -55,7 +55,7 @@ SCOPES = {
 """The meaning of the values of the column `scope`."""
 FILES = {
     "results.csv": "all scores, one row per run",
-    "table.md": "the table above",
+    "table.md": "the table above as a file",
     "figures": "learning curves and embedding",
     "report.html": "HTML report, open it in a browser",
 }
@@ -96,7 +96,9 @@ def log_results(folder: Folder, *, labelled: bool) -> None:
             if labelled:  # the report need not read the data a second time
                 finished.dataset = folder.dataset
             run = Results([finished]).report(directory)
-            log.info(f"HTML report: written for the run {run.name}")
+            log.info(
+                f"HTML report shows the run {run.name}: {directory / 'report.html'}"
+            )
         except ValueError as error:  # the data has moved, or needs its --data-dir
             log.info(
                 f"HTML report: not written, because {error}; "
@@ -166,7 +168,9 @@ def compare_with_kmeans(
         )
     if worse:
         likely = "" if baselines else "likely "
-        lines.append(f"warning: {likely}below {BASELINE}: {'; '.join(worse)}; {HELP}")
+        lines.append(
+            f"warning: scores {likely}below {BASELINE}: {'; '.join(worse)}; {HELP}"
+        )
     return lines
 
 
@@ -193,8 +197,8 @@ def measured_heterogeneity(
         for line in summary.reset_index().to_dict("records")
     ]
     return (
-        "measured heterogeneity of the clients, from the clusters found: "
-        f"{'; '.join(values)} (0: like a random partition, 1: as unlike as possible)"
+        "heterogeneity of the clients, measured from the clusters: "
+        f"{'; '.join(values)} (0: random partition, 1: no two clients share a cluster)"
     )
 
 
@@ -283,7 +287,9 @@ def log_header(experiment: Experiment) -> None:
     chosen = chosen_settings(task.method, batches[0].method.settings)
     if chosen:
         text = ", ".join(f"{name} {value}" for name, value in chosen.items())
-        log.info(f"settings chosen by the preset or from the data: {text}")
+        log.info(
+            f"settings that you did not give, from the preset and the data: {text}"
+        )
     for note in experiment.notes:
         log.info(note)
     names = ["clients", "clusters", *varying_settings(batches)]
@@ -301,7 +307,7 @@ def log_header(experiment: Experiment) -> None:
                 else ""
             ),
         ]
-        log.info(f"batch: {', '.join(parts)}")
+        log.info(f"compiled program: {', '.join(parts)}")
     log.info("progress: loss, nmi and acc are means over the runs of a line")
 
 

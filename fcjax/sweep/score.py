@@ -400,12 +400,13 @@ def paper_scores(source: Source, batch: Batch, point: Mapping[str, Any]) -> Row:
     """Returns the paper's scores for the setting of a run.
 
     Args:
-        source: the source of the data. The paper's scores are for the whole data set.
-        batch: the runs of the call.
-        point: the swept values of the run.
+        source: the data source. A sub-sample has no scores in the paper.
+        batch: the runs of the compiled program.
+        point: the values of the run's varied settings, by name.
 
     Returns:
-        `paper_NAME` of every score; None if the paper does not report the setting.
+        A dict with the key `paper_NAME` for each score; the value is None if the paper
+        does not report the setting.
     """
     paper = batch.method.paper
     names = dict.fromkeys(name for scores in paper.values() for name in scores)

@@ -41,7 +41,7 @@ NO_RUN = "holds no run: config.json is missing"
 COMMANDS = [
     # What is no word of a command at all.
     ("cfcc", "unknown command cfcc; did you mean ccfc?"),
-    ("tables", "unknown command tables; `fcjax --help` lists all"),
+    ("tables", "unknown command tables; `fcjax --help` lists all commands"),
     ("fit ccfc", "fit needs a method and --on DEVICES, for example: fcjax fit"),
     ("fit nothing --on v5e:2x2", "unknown command nothing"),
     ("ccfc digits", "Unrecognized options: digits"),
@@ -161,7 +161,7 @@ COMMANDS = [
     ("ccfc --coordinator h:1 --process 2", "--process must be i/n"),
     (
         "ccfc --coordinator h:1 --shard 0/2",
-        "--shard and --coordinator exclude each other",
+        "give --shard or --coordinator, not both",
     ),
     ("ccfc --on v9:2x2", "--on must be a TPU (v5e, v5p, v6e) with a shape"),
     ("fit ccfc --on h100", "--on must be a TPU (v5e, v5p, v6e) with a shape"),

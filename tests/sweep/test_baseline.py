@@ -64,7 +64,7 @@ def test_what_is_said_with_labels():
     assert first == "baseline: k-means on the raw examples has NMI 0.700"
     assert (
         second
-        == f"warning: below {what}: p 0.5 (NMI 0.650, k-means 0.700); {report.HELP}"
+        == f"warning: scores below {what}: p 0.5 (NMI 0.650, k-means 0.700); {report.HELP}"
     )
     assert report.compare_with_kmeans(rows[:1], ["p"]) == [first]
 
@@ -76,7 +76,7 @@ def test_what_is_said_without_labels():
         for p, s in ((0.0, 0.22), (1.0, 0.2))
     ]
     (line,) = report.compare_with_kmeans(rows, ["p"])
-    assert line.startswith(f"warning: likely below {report.BASELINE}: ")
+    assert line.startswith(f"warning: scores likely below {report.BASELINE}: ")
     assert "p 1 (silhouette on the raw examples 0.20, k-means 0.30); " in line
     assert "p 0" not in line
 

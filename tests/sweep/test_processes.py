@@ -39,7 +39,7 @@ def test_a_share_is_a_number_of_how_many():
         ({"process": "0/2"}, "--process needs --coordinator HOST:PORT"),
         (
             {"coordinator": "auto", "shard": "0/2"},
-            "--shard and --coordinator exclude each other",
+            "give --shard or --coordinator, not both",
         ),
         (
             {"coordinator": "auto", "backend": "loop"},
