@@ -167,11 +167,11 @@ def ccfc() -> None:
             "assigns the embedding\nto the nearest centroid",
         ),
         (
-            "3. contrast (alike clients)",
+            "3. contrast (similar clients)",
             "averages the networks,\nupdates the centroids",
             "network,\ncentroids",
             "network, sums\nand counts",
-            "draws examples of one\npseudo-cluster together",
+            "draws examples of one\npseudo-label together",
         ),
     )
 
@@ -188,14 +188,14 @@ def fedmcc() -> None:
             "contrasts two views;\nthe target stays local",
         ),
         (
-            "2a. alike clients",
+            "2a. similar clients",
             "averages the projectors",
             "projector",
             "projector",
-            "trains a cluster projector\non the frozen encoder",
+            "trains a cluster head\non the frozen encoder",
         ),
         (
-            "2b. unlike clients",
+            "2b. different clients",
             "federated k-means:\nadds and divides",
             "centroids",
             "sums and counts\nper cluster",
