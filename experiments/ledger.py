@@ -44,6 +44,11 @@ IGNORED = {
     *("preset", "defaults"),
 }
 """Settings that are not compared."""
+OLDER = {
+    "ccfc": {"schedule": "constant", "cluster_by": "ccfc"},
+    "fed-cc": {"cluster_by": "mcc"},
+}
+"""Values of settings that did not exist when the older entries were trained."""
 Differences = Mapping[str, tuple[Any, Any]]
 """The value in the run and the requested value, by setting."""
 
@@ -227,8 +232,7 @@ def settings_of_run(entry: Folder, row: Row) -> dict[str, Any]:
     """Returns the settings of one run of an entry."""
     swept = {name: row[name] for name in entry.columns}
     settings = {**entry.config, **swept, "samples": row["samples"]}
-    if settings["method"] == "ccfc":  # entries that are older than the flag
-        settings.setdefault("schedule", "constant")
+    settings = {**OLDER.get(settings["method"], {}), **settings}
     return {k: v for k, v in settings.items() if k not in IGNORED}
 
 

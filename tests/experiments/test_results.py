@@ -353,6 +353,19 @@ def test_a_table_is_made_of_what_is_kept_and_says_what_differs(kept, tmp_path, c
     assert [(line["nmi"], line["nmi_seeds"]) for line in empty] == [("", "0")] * 3
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ccfc/mnist-paper-p0.25", "ccfc"),  # older than the setting
+        ("fed-cc/digits", "mcc"),
+        ("ccfc/digits-p-k-means", "k-means"),
+    ],
+)
+def test_an_entry_older_than_cluster_by_has_its_value_of_that_time(name, value):
+    entry = read(RESULTS / name)
+    assert ledger.settings_of_run(entry, entry.rows[0])["cluster_by"] == value
+
+
 def test_of_nothing_kept_there_is_the_paper_alone(tmp_path, capsys):
     (tmp_path / "ledger").mkdir()
     flags = {"from_ledger": tmp_path / "ledger", "datasets": ("mnist",), "limit": None}
