@@ -179,7 +179,7 @@ def test_a_partition_gives_what_the_command_gives_at_its_heterogeneity():
         (lambda: KFed().fit(X, clients=SITE[:9], num_clusters=3), "one id per example"),
         (
             lambda: KFed().fit(X, clients=[None] * 150, num_clusters=3),
-            "has no client of any",
+            "has no example with a client",
         ),
         (lambda: KFed().fit([["a"]], num_clusters=3), "x has values of type"),
         (

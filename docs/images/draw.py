@@ -50,7 +50,8 @@ def exchange(
         name: of the figure's file, without ending.
         columns: one tuple of texts per step: title, server, download, upload, client.
             An empty text draws nothing.
-        above: who exchanges messages with a client.
+        above: who exchanges messages with a client, in all steps. With an empty text,
+            the server's text names it.
     """
     step = 2.9
     figure, axes = blank(step * len(columns), 3.5)
@@ -58,7 +59,7 @@ def exchange(
         x, middle = step * i + 0.1, step * (i + 0.5)
         axes.text(middle, 3.3, title, ha="center", fontsize=10, weight="bold")
         if server:
-            box(axes, x, 2.15, (step - 0.2, 0.95), f"{above}\n{server}", BLUE)
+            box(axes, x, 2.15, (step - 0.2, 0.95), f"{above}\n{server}".strip(), BLUE)
         if download:
             arrow(axes, (middle - 0.12, 2.1), (middle - 0.12, 1.2))
             place = {"ha": "right", "va": "center", "fontsize": 8}
@@ -166,11 +167,11 @@ def ccfc() -> None:
             "assigns the embedding\nto the nearest centroid",
         ),
         (
-            "3. contrast (alike clients)",
+            "3. contrast (similar clients)",
             "averages the networks,\nupdates the centroids",
             "network,\ncentroids",
             "network, sums\nand counts",
-            "draws examples of one\npseudo-cluster together",
+            "draws examples of one\npseudo-label together",
         ),
     )
 
@@ -187,14 +188,14 @@ def fedmcc() -> None:
             "contrasts two views;\nthe target stays local",
         ),
         (
-            "2a. alike clients",
+            "2a. similar clients",
             "averages the projectors",
             "projector",
             "projector",
-            "trains a cluster projector\non the frozen encoder",
+            "trains a cluster head\non the frozen encoder",
         ),
         (
-            "2b. unlike clients",
+            "2b. different clients",
             "federated k-means:\nadds and divides",
             "centroids",
             "sums and counts\nper cluster",
@@ -279,26 +280,33 @@ def fedcref() -> None:
         "fedcref_idea",
         (
             "1. local models",
-            "send models of\ntheir clusters",
+            "other clients\nsend the models\nof their clusters",
             "models of\nother clients",
             "one model\nper cluster",
             "trains one auto-encoder\nper cluster",
         ),
         (
-            "2. communities",
-            "average the model of\neach community",
-            "community\nmodels",
-            "test results,\nlocal updates",
-            "joins clusters that fit\neach other's models,\ntrains a common model",
+            "2. test",
+            "other clients\ntest the same pairs",
+            "results",
+            "results",
+            "tests if clusters fit\neach other's models",
         ),
         (
-            "3. refinement",
-            "",
-            "",
-            "",
-            "moves each example to\nthe model that\nreconstructs it best",
+            "3. communities",
+            "server\naverages the models\nof each community",
+            "community\nmodel",
+            "local\nmodel",
+            "trains the community\nmodels of its clusters",
         ),
-        above="other clients",
+        (
+            "4. refinement",
+            "server\nsends the models\nof all communities",
+            "all community\nmodels",
+            "",
+            "repeats: the model that is\nbest for most examples\ntakes these examples",
+        ),
+        above="",
     )
 
 

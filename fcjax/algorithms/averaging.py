@@ -482,6 +482,13 @@ def spread(
 ) -> Float[Array, ""]:
     """Measures how far the features of a client's batch point in different directions.
 
+    Args:
+        setup: the method's setup, which has the networks.
+        parts: the variables of each part's network, by the part's name.
+        pool: all examples.
+        indices: the indices [N] of the batch.
+        mask: [N], False at padding.
+
     Returns:
         About 1 if the directions fill the unit sphere, 0 if all are equal, which is
         collapse; see `training.spread`.

@@ -110,7 +110,7 @@ class FeatureKMeans(NamedTuple):
         return kmeans.stage()._replace(begin=begin)
 
     def points(self, encoder: Network, state: State, federation: Federation):
-        """Returns the features [M, N, D], and a mask [M, N] of the examples to cluster."""
+        """Returns the features [M, N, D], and a mask of the examples to cluster."""
         online = state.server.online
         h = encode(encoder, online, federation, batch_size=self.batch_size)
         return h, federation.mask & is_clustered(self.num_clustered)(federation.indices)

@@ -38,7 +38,7 @@ MEANINGS: Mapping[Criterion, str] = {
     "agreement": "mean adjusted Rand index with the other runs",
     "agreement_nmi": "mean NMI with the other runs",
     "consensus": "adjusted Rand index with the consensus of all runs",
-    "others": "rank of the clusters by silhouette in the other runs' embeddings, 1 is best",
+    "others": "rank by silhouette in the other runs' embeddings, 1 is best",
     "input": "silhouette among the raw examples",
     "silhouette": "silhouette in its own embedding",
     "loss": "minus the last loss",

@@ -171,6 +171,9 @@ class Split:
     def check(self, dataset: Dataset) -> None:
         """Checks the partition's settings against a data set.
 
+        Args:
+            dataset: the data set.
+
         Raises:
             ValueError: a value is out of its range, or a setting lists a value twice.
         """

@@ -130,7 +130,10 @@ CASES = [
     (lambda path: f.learning_curves([], path), "^no history to draw$"),
     (lambda path: f.learning_curves(HISTORY, path, by=("q",)), "^no column 'q'"),
     # Maps
-    (lambda path: f.confusion(Y, Y[:2], path), "^3 labels but 2 assignments$"),
+    (
+        lambda path: f.confusion(Y, Y[:2], path),
+        "^labels and assignments must have the same length, got 3 and 2$",
+    ),
     (lambda path: draw_maps([Panel("", WIDE, MANY, MANY)], path), "at most 15 clients"),
 ]
 

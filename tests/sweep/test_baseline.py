@@ -62,10 +62,8 @@ def test_what_is_said_with_labels():
     what = report.BASELINE
     first, second = report.compare_with_kmeans(rows, ["p"])
     assert first == "baseline: k-means on the raw examples has NMI 0.700"
-    assert (
-        second
-        == f"warning: scores below {what}: p 0.5 (NMI 0.650, k-means 0.700); {report.HELP}"
-    )
+    below = "p 0.5 (NMI 0.650, k-means 0.700)"
+    assert second == f"warning: scores below {what}: {below}; {report.HELP}"
     assert report.compare_with_kmeans(rows[:1], ["p"]) == [first]
 
 
