@@ -147,9 +147,9 @@ class Args:
     """Times rounds of growing size."""
 
     studies: tyro.conf.Positional[tuple[Name | Literal["all"], ...]]
-    """What grows: clients (the data is fixed), clients-each and rows-each (clients with
-    equally many images or vectors), runs, images, batch (size) or latent (size of the
-    embedding)."""
+    """The quantity that grows: clients of a fixed data set, clients with the same number
+    of images (clients-each) or vectors (rows-each), runs, images, the batch size or the
+    embedding size (latent)."""
     values: Annotated[tuple[int, ...], shown("the sizes of the study")] = ()
     """Sizes to use."""
     rounds: int = 5
