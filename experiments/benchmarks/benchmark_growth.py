@@ -147,8 +147,8 @@ class Args:
     """Times rounds of growing size."""
 
     studies: tyro.conf.Positional[tuple[Name | Literal["all"], ...]]
-    """The quantity that grows: clients of a fixed data set, clients with the same number
-    of images (clients-each) or vectors (rows-each), runs, images, the batch size or the
+    """The quantity that grows: clients of a fixed data set, clients with equally many
+    images (clients-each) or vectors (rows-each), runs, images, the batch size or the
     embedding size (latent)."""
     values: Annotated[tuple[int, ...], shown("the sizes of the study")] = ()
     """Sizes to use."""
