@@ -494,12 +494,13 @@ def best_methods(lines: Sequence[Line]) -> Iterator[str]:
             groups.setdefault(key, []).append(line)
     rows = []
     for (data, heterogeneity), group in sorted(groups.items()):
-        best = max(group, key=lambda line: line.mean("nmi"))
+        best = max(group, key=lambda line: float(line.mean("nmi")))
         setting = best.note.get("setting")
         label = METHODS[best.method] + (f", {setting}" if setting else "")
         k_means = baseline(best, baselines.get(best.source), "nmi")
         # Exact federated k-means equals k-means of all examples.
-        label += ": below k-means" if best.mean("nmi") < k_means else ""
+        if k_means and float(best.mean("nmi")) < float(k_means):
+            label += ": below k-means"
         rows.append(
             [
                 data,

@@ -662,9 +662,8 @@ class Collect:
         results = shards.merge(folders, out)
         for line in shards.missing(folders):
             print(f"warning: {line}")
-        labelled = any(row["nmi"] is not None for row in results.rows)
         with log_to_stdout():
-            report.log_results(results, labelled=labelled)
+            report.log_results(results)
         if self.plot:
             drawing.grid_figures(
                 out / "figures", results.rows, results.rounds, by=results.settings

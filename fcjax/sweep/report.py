@@ -11,7 +11,7 @@ import pandas as pd
 
 from fcjax import engine
 from fcjax.data import federation
-from fcjax.data.dataset import counted
+from fcjax.data.dataset import Dataset, counted
 from fcjax.data.source import short_name
 from fcjax.methods import Method
 from fcjax.parallel.mesh import all_devices, is_multiprocess
@@ -62,7 +62,7 @@ FILES = {
 """The files of a results folder that a command names at its end."""
 
 
-def log_results(folder: Folder, *, labelled: bool) -> None:
+def log_results(folder: Folder, dataset: Dataset | None = None) -> None:
     """Logs the results of a grid: the table, the failed runs and the baseline.
 
     The table has one row per setting, averaged over the seeds. It is also written to
@@ -70,13 +70,13 @@ def log_results(folder: Folder, *, labelled: bool) -> None:
 
     Args:
         folder: the results folder of the grid.
-        labelled: whether the data set has labels.
+        dataset: the data set of the runs for the HTML report; None reads it again.
     """
     rows, directory = folder.requested(folder.rows), folder.directory
     summary = summarize(
         rows,
         folder.settings,
-        labelled=labelled,
+        labelled=any(row["nmi"] is not None for row in rows),
         reported=folder.config.get("reported", ()),
     )
     log_table(summary)
@@ -93,8 +93,7 @@ def log_results(folder: Folder, *, labelled: bool) -> None:
     if (directory / "figures").exists():
         try:
             finished = store.read(directory)
-            if labelled:  # the report need not read the data a second time
-                finished.dataset = folder.dataset
+            finished.dataset = dataset
             run = Results([finished]).report(directory)
             log.info(
                 f"HTML report shows the run {run.name}: {directory / 'report.html'}"

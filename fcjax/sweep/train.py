@@ -251,8 +251,7 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
             train(experiment, progress=progress)
         report.log_pace(num_runs, time.perf_counter() - start)
     if folder.saves:
-        folder.dataset = experiment.dataset
-        report.log_results(folder, labelled=experiment.dataset.labels is not None)
+        report.log_results(folder, experiment.dataset)
         report.log_files(folder.directory)
 
 
