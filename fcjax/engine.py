@@ -355,7 +355,14 @@ def check_runs(grid: Grid) -> None:
 
 
 def with_abstract_round(grid: Grid) -> Grid:
-    """Returns the grid with only the shapes of the round's number, for tracing."""
+    """Returns the grid with only the shapes of the round's number, for tracing.
+
+    Args:
+        grid: the inputs of the runs.
+
+    Returns:
+        The grid. Its `now` has three `jax.ShapeDtypeStruct` objects of shape [G].
+    """
     count = grid.federations.present.shape[:1]
     shapes = (jax.ShapeDtypeStruct(count, kind) for kind in (int, int, bool))
     return grid._replace(federations=grid.federations._replace(now=Now(*shapes)))  # pyright: ignore[reportArgumentType]

@@ -61,12 +61,26 @@ class Ragged(_Array):
 
 
 def is_ragged(x: Any) -> bool:
-    """Returns whether an object is a `Ragged` array."""
+    """Returns whether an object is a `Ragged` array.
+
+    Args:
+        x: an object of any type.
+
+    Returns:
+        True for a `Ragged` array.
+    """
     return isinstance(x, Ragged)
 
 
 def ragged_in(tree: PyTree) -> Ragged | None:
-    """Returns the first `Ragged` leaf of a tree; None if there is none."""
+    """Returns the first `Ragged` leaf of a tree; None if there is none.
+
+    Args:
+        tree: a tree of arrays and `Ragged` arrays.
+
+    Returns:
+        The `Ragged` array, or None.
+    """
     leaves = jax.tree.leaves(tree, is_leaf=is_ragged)
     return next(filter(is_ragged, leaves), None)
 

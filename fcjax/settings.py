@@ -140,7 +140,14 @@ def settings_of(
 
 
 def as_tuple(value: Any) -> tuple:
-    """Returns the values of a setting as a tuple; a `Default` stays a `Default`."""
+    """Returns the values of a setting as a tuple; a `Default` stays a `Default`.
+
+    Args:
+        value: one value, or a tuple, list, range or array of values.
+
+    Returns:
+        The values. A tuple is returned unchanged.
+    """
     if isinstance(value, tuple):
         return value
     if isinstance(value, list | range | np.ndarray):

@@ -168,17 +168,43 @@ def target_networks(online: Parts, target: Mapping[str, PyTree]) -> Parts:
 
 
 def part(parts: Parts, name: str) -> PyTree:
-    """Returns the variables of one part."""
+    """Returns the variables of one part.
+
+    Args:
+        parts: the variables by kind and part, see `Parts`.
+        name: the name of the part.
+
+    Returns:
+        The variables of the part, by kind. Kinds that the part does not have are left
+        out.
+    """
     return {kind: named[name] for kind, named in parts.items() if name in named}
 
 
 def put(parts: Parts, name: str, variables: PyTree) -> Parts:
-    """Returns the parts with new variables of one part."""
+    """Returns the parts with new variables of one part.
+
+    Args:
+        parts: the variables by kind and part, see `Parts`.
+        name: the name of the part.
+        variables: the new variables of the part, by kind.
+
+    Returns:
+        New `Parts`. The variables of all other parts are unchanged.
+    """
     return merge(parts, {kind: {name: value} for kind, value in variables.items()})
 
 
 def pick(parts: Parts, names: Iterable[str]) -> Parts:
-    """Returns the variables of the parts of these names."""
+    """Returns the variables of the parts of these names.
+
+    Args:
+        parts: the variables by kind and part, see `Parts`.
+        names: the names of the parts to select.
+
+    Returns:
+        The `Parts` of these names only.
+    """
     subset: Parts = {}
     for name in names:
         subset = put(subset, name, part(parts, name))
@@ -186,7 +212,15 @@ def pick(parts: Parts, names: Iterable[str]) -> Parts:
 
 
 def merge(parts: Parts, updates: Parts) -> Parts:
-    """Returns the union of both; parts of `updates` replace parts of the same name."""
+    """Merges two `Parts`; parts of `updates` replace parts of the same name.
+
+    Args:
+        parts: the variables by kind and part, see `Parts`.
+        updates: the variables to add or to replace, by kind and part.
+
+    Returns:
+        New `Parts` with all kinds and names of both arguments.
+    """
     return {
         kind: {**parts.get(kind, {}), **updates.get(kind, {})}
         for kind in {**parts, **updates}
@@ -230,7 +264,14 @@ class Local(NamedTuple):
         return self.microbatch or self.batch_size
 
     def optimizer_of(self, number: Int[Array, ""]) -> optax.GradientTransformation:
-        """Returns the optimizer of a round, with the learning rate of the schedule."""
+        """Returns the optimizer of a round, with the learning rate of the schedule.
+
+        Args:
+            number: the number of the round in its stage, from 0.
+
+        Returns:
+            The optimizer. Its state has the structure of the state of `optimizer`.
+        """
         return training.scale_updates(
             self.optimizer, jnp.asarray(self.schedule(number))
         )
@@ -361,6 +402,15 @@ def federated_round(
 
     Every client trains the networks that it downloads. The server averages the trained
     networks, weighted by the clients' numbers of examples.
+
+    Args:
+        setup: the settings of the stage.
+        key: the key of the round.
+        state: the state before the round.
+        federation: the federation in the current round.
+
+    Returns:
+        The state after the round, and the metrics of the round, see `averaging`.
     """
     before: Server = state.server
     num_clients = len(federation.indices)
@@ -520,13 +570,30 @@ def follow(momentum: Scalar, variables: PyTree) -> PyTree:
 
 
 def split_target(variables: PyTree) -> tuple[Parts, PyTree]:
-    """Splits variables into the online networks and the parameters of the targets."""
+    """Splits variables into the online networks and the parameters of the targets.
+
+    Args:
+        variables: the variables of the online networks by kind and part, and the
+            parameters of the target networks under "target".
+
+    Returns:
+        The online networks, and the parameters of the target networks by part.
+    """
     online = {kind: x for kind, x in variables.items() if kind != "target"}
     return online, variables["target"]
 
 
 def two_views(key: PRNGKey, x: Float[Array, "B *F"], local: Local) -> Views:
-    """Draws two views of each example, one microbatch after another."""
+    """Draws two views of each example, one microbatch after another.
+
+    Args:
+        key: the key of all random draws.
+        x: the examples of the batch.
+        local: the local training, which has the augmentation and the microbatch.
+
+    Returns:
+        The first and the second view of the batch, [B, *F] each.
+    """
 
     def draw(key, x):
         key_a, key_b = jax.random.split(key)

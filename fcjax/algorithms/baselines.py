@@ -43,12 +43,27 @@ class MovingCentroids(NamedTuple):
 
 
 def begin(centroids: Float[Array, "K D"]) -> State:
-    """Returns the state before the first round, with the given centroids."""
+    """Returns the state before the first round, with the given centroids.
+
+    Args:
+        centroids: the initial centroids.
+
+    Returns:
+        The state. Its `moved` is infinite.
+    """
     return State(MovingCentroids(centroids, jnp.float32(jnp.inf)))
 
 
 def move(before: MovingCentroids, centroids: Float[Array, "K D"]) -> MovingCentroids:
-    """Returns the server's state after a round with new centroids."""
+    """Returns the server's state after a round with new centroids.
+
+    Args:
+        before: the server's state before the round.
+        centroids: the new centroids.
+
+    Returns:
+        The new state of the server.
+    """
     return MovingCentroids(centroids, jnp.linalg.norm(centroids - before.centroids))
 
 
@@ -259,7 +274,16 @@ def round(
 
 
 def initial_state(num_clusters: int, key: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the first round: random centroids in [0, 1]."""
+    """Returns the state before the first round: random centroids in [0, 1].
+
+    Args:
+        num_clusters: K, the number of clusters.
+        key: the key of the centroids.
+        federation: the federation.
+
+    Returns:
+        The state, with K centroids of the size of a flattened example.
+    """
     num_features = math.prod(federation.pool.shape[1:])
     return begin(jax.random.uniform(key, (num_clusters, num_features)))
 

@@ -262,6 +262,14 @@ def client_states(setup: Setup, state: State, num_clients: int) -> Client:
     """Returns the state of each client at the beginning of a round, stacked on M.
 
     The network and the centroids are the server's, or with `standalone` the client's.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        state: the state at the beginning of the round.
+        num_clients: M, the number of clients on this device.
+
+    Returns:
+        The states of the clients.
     """
     if setup.settings.standalone:
         return state.clients
@@ -269,7 +277,16 @@ def client_states(setup: Setup, state: State, num_clients: int) -> Client:
 
 
 def from_server(state: State, num_clients: int) -> Client:
-    """Returns the state of clients that downloaded the network and the centroids."""
+    """Returns the state of clients that downloaded the network and the centroids.
+
+    Args:
+        state: the state with the server's model and the clients' optimizer states.
+        num_clients: M, the number of clients on this device.
+
+    Returns:
+        The states of the clients, stacked on M. Every client has the same network and
+        centroids, and its own optimizer state.
+    """
     download: Server = state.server
     models = (download.variables, download.clusters.centroids)
     variables, centroids = clients.repeat(models, num_clients)
@@ -291,6 +308,20 @@ def client_round(
     The loss keeps the network close to the global network. The upload has the client's
     centroids if they are needed, or with federated k-means the sums and counts of its
     clusters.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        by_clusters: True contrasts clusters, False contrasts two views of each example.
+        now: the number of the current round.
+        pool: all examples.
+        key: the key of the client in this round.
+        before: the state of the client at the beginning of the round.
+        indices: the client's examples, as indices into the pool.
+        mask: False at padding.
+
+    Returns:
+        The new state of the client, with its upload as `centroids`, and its metrics
+        `loss`, `embedding_spread` and `weight_size`.
     """
     settings, anchor = setup.settings, before.variables
     train_key, centroids_key, init_key = jax.random.split(key, 3)
@@ -350,7 +381,16 @@ def client_round(
 
 
 def two_views(setup: Setup, key: PRNGKey, x: Float[Array, "B *F"]):
-    """Draws two views of each example, [B, *F] each."""
+    """Draws two views of each example, [B, *F] each.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        key: the key of all random draws.
+        x: the examples of the batch.
+
+    Returns:
+        The first and the second view of the batch, [B, *F] each.
+    """
     keys = jax.vmap(jax.random.split)(clients.fold_in(key, len(x)))
     views = jax.vmap(jax.vmap(setup.augment, in_axes=(0, None)))(keys, x)
     return views[:, 0], views[:, 1]
@@ -438,7 +478,19 @@ def local_centroids(
     indices: Int[Array, "N"],
     mask: Bool[Array, "N"],
 ) -> Float[Array, "K D"]:
-    """Runs k-means on the embedding of one client, and returns the centroids."""
+    """Runs k-means on the embedding of one client, and returns the centroids.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        key: the key of the seedings.
+        variables: the variables of the client's network.
+        pool: all examples.
+        indices: the client's examples, as indices into the pool.
+        mask: False at padding.
+
+    Returns:
+        The centroids [K, D] of the client's clusters.
+    """
     z, num_init = encode(setup, pool, variables, indices), setup.settings.num_init
     return kmeans(key, z, setup.num_clusters, mask=mask, num_init=num_init).centroids
 
@@ -452,6 +504,15 @@ def cluster_centroids(
     """Runs k-means on the centroids of the participating clients, with equal weights.
 
     The authors' code weighs the centroids equally, too.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        key: the key of the seedings.
+        local: the centroids of all clients.
+        participating: the participating clients; the others are ignored.
+
+    Returns:
+        The global centroids [K, D].
     """
     points, num_init = local.reshape(-1, local.shape[-1]), setup.settings.num_init
     mask = jnp.repeat(participating, setup.num_clusters)
@@ -468,6 +529,15 @@ def lloyd_means(
     """Computes the mean of each cluster from the clients' sums and counts.
 
     Clusters without examples keep their centroids of `before`.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        uploads: the sums and the counts of each client's clusters, see `cluster_sums`.
+        participating: the participating clients; the others are ignored.
+        before: the global centroids before the round.
+
+    Returns:
+        The centroids [K, D], of unit length unless `euclidean` is set.
     """
     sums, counts = uploads
     sums = jnp.sum(sums, axis=0, where=participating[:, None, None])
@@ -476,7 +546,16 @@ def lloyd_means(
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the first round: all clients have the same network."""
+    """Returns the state before the first round: all clients have the same network.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        key: the key of the network's initial weights.
+        federation: the federation.
+
+    Returns:
+        The state. All centroids are 0.
+    """
     variables = setup.network.init(key, to_float(federation.pool[:1]))
     z = jax.eval_shape(
         partial(encode, setup, federation.pool), variables, jnp.arange(1)
@@ -513,6 +592,15 @@ def begin_clusters(
     `cluster_by="ccfc"` the participating clients compute centroids with the averaged
     network, and the server clusters these centroids. SCFC computes no clusters, because
     it uses no pseudo-labels.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        key: the key of the beginning of the stage.
+        state: the last state of the previous stage.
+        federation: the federation in the current round.
+
+    Returns:
+        The first state of the second stage.
     """
     present = server.participants(federation)
     clients_key, server_key = jax.random.split(key)
@@ -537,6 +625,14 @@ def with_means(setup: Setup, state: State, federation: Federation) -> State:
 
     The cluster contrast works in the embedding without whitening. A run of
     heterogeneous clients skips the cluster contrast, so its clusters do not change.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        state: the state after federated k-means.
+        federation: the federation in the current round.
+
+    Returns:
+        The new state. It is the given state if there is no whitening.
     """
     clusters: Clusters = state.server.clusters
     if not clusters.whitening:
@@ -555,21 +651,48 @@ def with_means(setup: Setup, state: State, federation: Federation) -> State:
 
 
 def with_optimizers(setup: Setup, state: State, opt_state: PyTree) -> State:
-    """Returns the state with new optimizer states of the clients."""
+    """Returns the state with new optimizer states of the clients.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        state: the state before the change.
+        opt_state: the optimizer states, stacked on M.
+
+    Returns:
+        The new state.
+    """
     if setup.settings.standalone:
         return State((), state.clients._replace(opt_state=opt_state))
     return State(state.server, opt_state)
 
 
 def is_heterogeneous(settings: Any, state: State) -> Bool[Array, ""]:
-    """Tells whether the clients are too heterogeneous for the cluster contrast."""
+    """Tells whether the clients are too heterogeneous for the cluster contrast.
+
+    Args:
+        settings: one value per setting of `fcjax.methods.CCFC`.
+        state: the state after federated k-means.
+
+    Returns:
+        True if the heterogeneity is above `max_heterogeneity`.
+    """
     return state.server.clusters.heterogeneity > settings.max_heterogeneity
 
 
 def all_centroids(
     setup: Setup, key: PRNGKey, variables: PyTree, federation: Federation
 ) -> Float[Array, "M K D"]:
-    """Runs k-means on the embedding of every client, and returns the centroids."""
+    """Runs k-means on the embedding of every client, and returns the centroids.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        key: the key of the seedings of all clients.
+        variables: the variables of the clients' networks, stacked on M.
+        federation: the federation.
+
+    Returns:
+        The centroids [M, K, D] of the clients' clusters.
+    """
 
     def of_client(key, variables, indices, mask):
         return local_centroids(setup, key, variables, federation.pool, indices, mask)
@@ -585,6 +708,14 @@ def embed(
     """Computes the embedding of every example: projections of unit length.
 
     With `standalone` each client uses its own network, else the global network.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        state: the state of the method.
+        federation: the federation, whose examples are embedded.
+
+    Returns:
+        The embedding [M, N, D], a `Ragged` array for size classes.
     """
     models = client_states(setup, state, len(federation.indices))
     of_client = partial(encode, setup, federation.pool)
@@ -594,7 +725,17 @@ def embed(
 def points(
     setup: Setup, state: State, federation: Federation
 ) -> tuple[Float[Array, "M N D"] | ragged.Ragged, Bool[Array, "M N"] | ragged.Ragged]:
-    """Returns the embedding for federated k-means, and the mask of the examples."""
+    """Returns the embedding for federated k-means, and the mask of the examples.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        state: the state of the method.
+        federation: the federation in the current round.
+
+    Returns:
+        The embedding [M, N, D], and the mask [M, N], which is False at padding. Both
+        are `Ragged` arrays for size classes.
+    """
     return embed(setup, state, federation), federation.mask
 
 
@@ -604,6 +745,14 @@ def assign(
     """Returns the cluster of every example: its nearest centroid.
 
     With `cluster_by="k-means"` clusters are -1 before federated k-means.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        state: the state of the method.
+        federation: the federation, whose examples are clustered.
+
+    Returns:
+        The clusters [M, N], from 0 to K - 1, a `Ragged` array for size classes.
     """
     if setup.settings.cluster_by == "k-means":
         clusters: Clusters = state.server.clusters
@@ -627,7 +776,17 @@ def encode(
     variables: PyTree,
     indices: Int[Array, "N"],
 ) -> Float[Array, "N D"]:
-    """Computes the embedding of some examples of the pool: unit-length projections."""
+    """Computes the embedding of some examples of the pool: unit-length projections.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        pool: all examples.
+        variables: the variables of the network.
+        indices: the indices of the examples in the pool.
+
+    Returns:
+        The projections [N, D], of L2 norm 1.
+    """
 
     def encode_batch(batch):
         (z, _), _ = setup.network.apply(variables, to_float(pool[batch]), train=False)
@@ -640,7 +799,16 @@ def encode(
 def nearest(
     setup: Setup, z: Float[Array, "N D"], centroids: Float[Array, "K D"]
 ) -> Int[Array, "N"]:
-    """Returns the pseudo-labels: the nearest centroid (Eq. 3), or the one by cosine."""
+    """Returns the pseudo-labels: the nearest centroid (Eq. 3), or the one by cosine.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        z: the embedding of the examples, of L2 norm 1.
+        centroids: the centroids of the clusters.
+
+    Returns:
+        The pseudo-labels [N], from 0 to K - 1.
+    """
     if setup.settings.euclidean:
         return assign_nearest(z, centroids)
     # The mean of unit vectors is short if their cluster is wide.

@@ -531,5 +531,12 @@ def keys_of(key: PRNGKey, num_own: int, num_clusters: int) -> Key[Array, "V"]:
 
 
 def flatten_clusters(stacked: PyTree) -> PyTree:
-    """Reshapes arrays from [M, K, ...] to [V, ...], one row per cluster."""
+    """Reshapes arrays from [M, K, ...] to [V, ...], one row per cluster.
+
+    Args:
+        stacked: a tree of arrays [M, K, ...].
+
+    Returns:
+        The tree of arrays [V, ...]. The clusters of one client are consecutive.
+    """
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stacked)

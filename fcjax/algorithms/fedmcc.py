@@ -93,6 +93,12 @@ class FeatureKMeans(NamedTuple):
 
         At its beginning the server drops all networks except the encoder and, if there
         is one, the cluster projector.
+
+        Args:
+            encoder: maps examples to features.
+
+        Returns:
+            The stage `k-means`, see `fcjax.federated.kmeans.KMeans`.
         """
         kmeans = KMeans(
             partial(self.points, encoder),
@@ -110,13 +116,30 @@ class FeatureKMeans(NamedTuple):
         return kmeans.stage()._replace(begin=begin)
 
     def points(self, encoder: Network, state: State, federation: Federation):
-        """Returns the features [M, N, D], and a mask of the examples to cluster."""
+        """Returns the features [M, N, D], and a mask of the examples to cluster.
+
+        Args:
+            encoder: maps examples to features.
+            state: the state, whose server has the variables of the encoder.
+            federation: the federation in the current round.
+
+        Returns:
+            The features, and the mask [M, N], which is False at padding and at examples
+            that are not clustered.
+        """
         online = state.server.online
         h = encode(encoder, online, federation, batch_size=self.batch_size)
         return h, federation.mask & is_clustered(self.num_clustered)(federation.indices)
 
     def is_heterogeneous(self, server: Server) -> Bool[Array, ""]:
-        """Tells whether the clients are too heterogeneous for the cluster projector."""
+        """Tells whether the clients are too heterogeneous for the cluster projector.
+
+        Args:
+            server: the server's state after k-means.
+
+        Returns:
+            True if the heterogeneity is above `max_heterogeneity`.
+        """
         return server.clusters.heterogeneity > self.max_heterogeneity
 
 
@@ -185,7 +208,15 @@ def cc(
 
 
 def simclr_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
-    """Returns SimCLR's loss: contrasts the two views of an example with other views."""
+    """Returns SimCLR's loss: contrasts the two views of an example with other views.
+
+    Args:
+        networks: the networks `encoder` and `projector`.
+        temperature: divisor of the cosine similarities, above 0.
+
+    Returns:
+        The loss of a batch. It ignores target networks.
+    """
 
     def contrast(online, _, views, mask):
         z, online = forward_views(
@@ -203,6 +234,15 @@ def passes_of(
 
     The first pass minimizes `extra` on the examples that are not clustered, if there
     are any. The last pass minimizes `contrast` on the examples that are clustered.
+
+    Args:
+        contrast: the loss of a batch of examples to cluster.
+        extra: the loss of a batch of other examples.
+        num_clustered: number of examples to cluster, the first ones of the pool; None
+            clusters all.
+
+    Returns:
+        Two passes; only the last one if `num_clustered` is None.
     """
     last = Pass(contrast, is_clustered(num_clustered))
     if num_clustered is None:
@@ -232,7 +272,17 @@ def one_stage(setup: Setup, kmeans: FeatureKMeans | None = None) -> FederatedClu
 
 
 def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the first round, with new networks."""
+    """Returns the state before the first round, with new networks.
+
+    Args:
+        setup: the settings of the stage. Its networks are `encoder`, `projector` and
+            `cluster_projector`.
+        key: the key of the networks' initial weights.
+        federation: the federation.
+
+    Returns:
+        The state.
+    """
     path_key, head_key = jax.random.split(key)
     named = setup.networks.named
     path = {name: named[name] for name in ("encoder", "projector")}
@@ -282,7 +332,15 @@ def heads(
 
 
 def total_entropy(c: Pair, mask: Bool[Array, "B"]) -> Float[Array, ""]:
-    """Computes the entropy of the mean assignment of each view, and their sum."""
+    """Computes the entropy of the mean assignment of each view, and their sum.
+
+    Args:
+        c: soft assignments of both views. Each row is a probability distribution.
+        mask: False at padding.
+
+    Returns:
+        The sum of both entropies in nats, from 0 to 2 log K.
+    """
     a, b = (losses.cluster_entropy(view, mask=mask) for view in c)
     return a + b
 
@@ -307,7 +365,16 @@ def is_clustered(
 def assign(
     cluster_projector: Network, server: Server, h: Float[Array, "N D"]
 ) -> Int[Array, "N"]:
-    """Returns the cluster of each example: the one of the largest soft assignment."""
+    """Returns the cluster of each example: the one of the largest soft assignment.
+
+    Args:
+        cluster_projector: maps features to soft assignments.
+        server: the server's state, with the variables of the cluster projector.
+        h: the features of the examples.
+
+    Returns:
+        The clusters [N], from 0 to K - 1.
+    """
     variables = part(server.online, "cluster_projector")
     c, _ = cluster_projector.apply(variables, h, train=False)
     return jnp.argmax(c, axis=-1).astype(jnp.int32)
@@ -366,7 +433,16 @@ def two_stages(
 def assign_features(
     clustering: Clustering, server: Server, h: Float[Array, "N D"]
 ) -> Int[Array, "N"]:
-    """Returns the cluster of each example, or -1 in the first stage."""
+    """Returns the cluster of each example, or -1 in the first stage.
+
+    Args:
+        clustering: the stages after the first stage.
+        server: the server's state.
+        h: the features of the examples.
+
+    Returns:
+        The clusters [N], from 0 to K - 1, or -1.
+    """
     if "projector" in server.online["params"]:  # Only the first stage has a projector.
         return jnp.full(len(h), -1, jnp.int32)
     return clustering.assign(server, h)
@@ -431,7 +507,17 @@ def assign_by_heterogeneity(
     server: Server,
     h: Float[Array, "N D"],
 ) -> Int[Array, "N"]:
-    """Returns clusters by k-means for heterogeneous clients, else by the projector."""
+    """Returns clusters by k-means for heterogeneous clients, else by the projector.
+
+    Args:
+        cluster_projector: maps features to soft assignments.
+        kmeans: the settings of k-means, with `max_heterogeneity`.
+        server: the server's state.
+        h: the features of the examples.
+
+    Returns:
+        The clusters [N], from 0 to K - 1.
+    """
     if not server.clusters:  # K-means has not begun.
         return assign(cluster_projector, server, h)
     by_kmeans = server.clusters.nearest(h)
@@ -550,7 +636,18 @@ def cluster_contrast(
 def begin_clusters(
     setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> State:
-    """Begins Algorithm 2: keeps the encoder, with a new cluster-level projector."""
+    """Begins Algorithm 2: keeps the encoder, with a new cluster-level projector.
+
+    Args:
+        setup: the settings of the stage `cluster`.
+        key: the key of the new cluster projector.
+        state: the last state of the previous stage.
+        federation: the federation.
+
+    Returns:
+        The first state of the stage. The clusters of k-means, if there are any, are
+        kept.
+    """
     before: Server = state.server
     parts = pick(before.online, ("encoder",))
     state = start_with_head(setup, key, parts, federation)
@@ -631,7 +728,15 @@ def mcc(
 
 
 def instance_contrast(networks: Networks, *, temperature: Scalar) -> Contrast:
-    """Returns the loss of Algorithm 1, which applies both networks to both views."""
+    """Returns the loss of Algorithm 1, which applies both networks to both views.
+
+    Args:
+        networks: the networks `encoder` and `projector`.
+        temperature: tau_I, above 0.
+
+    Returns:
+        The loss of a batch, see `instance_level`.
+    """
 
     def contrast(online, target, views, mask):
         path = ("encoder", "projector")

@@ -111,6 +111,12 @@ def begin(download: Parts) -> Memory:
     """Returns the memory of a client that has not trained.
 
     Its divergence makes the client use the global predictor.
+
+    Args:
+        download: the networks from the server.
+
+    Returns:
+        The memory, with the server's predictor and the divergence -1.
     """
     return Memory(part(download, "predictor"), jnp.float32(-1))  # below any threshold
 
@@ -118,7 +124,17 @@ def begin(download: Parts) -> Memory:
 def take_over(
     threshold: Scalar, download: Parts, memory: Memory, _: Int[Array, ""]
 ) -> Parts:
-    """Returns the global networks, with the global or the client's own predictor."""
+    """Returns the global networks, with the global or the client's own predictor.
+
+    Args:
+        threshold: mu, at least 0; a client with a smaller divergence uses the global
+            predictor.
+        download: the networks from the server.
+        memory: the memory of the client.
+
+    Returns:
+        The networks with which the client begins to train.
+    """
     is_near = memory.divergence < threshold
     select = partial(jnp.where, is_near)
     predictor = jax.tree.map(select, part(download, "predictor"), memory.predictor)
@@ -126,7 +142,15 @@ def take_over(
 
 
 def remember(before: Parts, after: Parts, *_: Any) -> Memory:
-    """Returns the predictor after the training, and the divergence of the encoder."""
+    """Returns the predictor after the training, and the divergence of the encoder.
+
+    Args:
+        before: the networks before the training.
+        after: the networks after the training.
+
+    Returns:
+        The new memory of the client.
+    """
     return Memory(part(after, "predictor"), divergence(before, after))
 
 
@@ -170,6 +194,12 @@ def byol_contrast(networks: Networks) -> Contrast:
 
     It is the squared distance, 2 - 2 cos, between the unit prediction of one view and
     the unit target of the other view. The loss sums over both directions.
+
+    Args:
+        networks: the networks `encoder`, `projector` and `predictor`.
+
+    Returns:
+        The loss of a batch: the mean over the examples, in [0, 8].
     """
 
     def contrast(online, target, views, mask):
@@ -288,7 +318,15 @@ def fedema(
 
 
 def begin_fedema(download: Parts) -> EMAMemory:
-    """Returns the memory of a client that has not trained."""
+    """Returns the memory of a client that has not trained.
+
+    Args:
+        download: the networks from the server.
+
+    Returns:
+        The memory, with the server's networks. Both divergences are 0, and the number
+        of the round is -2.
+    """
     return EMAMemory(download, jnp.float32(0), jnp.float32(0), jnp.int32(-2))
 
 
@@ -328,7 +366,17 @@ def average_with_global(
 def remember_divergence(
     before: Parts, after: Parts, memory: EMAMemory, number: Int[Array, ""]
 ) -> EMAMemory:
-    """Returns the online networks after the training, and the encoder's divergence."""
+    """Returns the online networks after the training, and the encoder's divergence.
+
+    Args:
+        before: the networks before the training.
+        after: the networks after the training.
+        memory: the memory of the client before the round.
+        number: the number of the round in its stage, from 0.
+
+    Returns:
+        The new memory of the client.
+    """
     value = divergence(before, after)
     first = jnp.where(memory.first_divergence > 0, memory.first_divergence, value)
     return EMAMemory(after, value, first, number)

@@ -137,6 +137,14 @@ def round(
     The clients cluster their examples (Algorithm 1) and upload their centroids. The
     server clusters these centroids (Algorithm 2). Each client downloads the clusters of
     its centroids.
+
+    Args:
+        setup: the arguments of `kfed`.
+        key: the key of the round.
+        federation: the federation in the current round.
+
+    Returns:
+        The state after the round, and the metrics of the round, see `kfed`.
     """
     present = server.participants(federation)
     local, losses = clients.for_each(
@@ -163,7 +171,17 @@ def round(
 def client_round(
     setup: Setup, key: PRNGKey, x: Float[Array, "N D"], mask: Bool[Array, "N"]
 ) -> tuple[Float[Array, "L D"], Float[Array, ""]]:
-    """Runs Algorithm 1; returns a client's centroids and its inertia per example."""
+    """Runs Algorithm 1; returns a client's centroids and its inertia per example.
+
+    Args:
+        setup: the arguments of `kfed`.
+        key: the key of the client in this round.
+        x: the client's examples.
+        mask: False at padding.
+
+    Returns:
+        The local centroids [L, D], and the inertia per example, at least 0.
+    """
     number = setup.settings.local_clusters
     if setup.settings.local_start == "kmeans++":
         result = kmeans(key, x, number, mask=mask, num_iters=setup.num_iters)
@@ -246,7 +264,15 @@ def aggregate(
 
 
 def initial_state(setup: Setup, _: PRNGKey, federation: Federation) -> State:
-    """Returns the state before the round, in which no client has participated."""
+    """Returns the state before the round, in which no client has participated.
+
+    Args:
+        setup: the arguments of `kfed`.
+        federation: the federation.
+
+    Returns:
+        The state. All centroids are 0.
+    """
     num_clients, number = len(federation.indices), setup.settings.local_clusters
     num_features = math.prod(federation.pool.shape[1:])
     local = Local(

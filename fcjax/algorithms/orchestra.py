@@ -234,6 +234,13 @@ def weights(setup: Setup, federation: Federation) -> Float[Array, "M"]:
     """Returns the weights of the clients in the average: their numbers of batches.
 
     The authors' code uses these weights instead of the numbers of examples.
+
+    Args:
+        setup: the arguments of `orchestra`.
+        federation: the federation.
+
+    Returns:
+        The weights [M] of the clients on this device.
     """
     batches = partial(
         training.num_batches,
@@ -454,14 +461,30 @@ def follow(momentum: Scalar, target: Parts, online: Parts) -> Parts:
 
 
 def split_variables(variables: Parts) -> tuple[Parts, Parts, Memory]:
-    """Splits a client's variables into online networks, target networks and memory."""
+    """Splits a client's variables into online networks, target networks and memory.
+
+    Args:
+        variables: the online networks by kind and part, with the target networks under
+            "target" and the memory under "memory".
+
+    Returns:
+        The online networks, the target networks, and the memory.
+    """
     kinds = ("target", "memory")
     online = {kind: x for kind, x in variables.items() if kind not in kinds}
     return online, variables["target"], variables["memory"]
 
 
 def empty_memory(setup: Setup, download: Server) -> Memory:
-    """Returns a memory without projections."""
+    """Returns a memory without projections.
+
+    Args:
+        setup: the arguments of `orchestra`.
+        download: the server's state, whose centroids set the number of features.
+
+    Returns:
+        A memory of `memory_size` zeros, with the count 0.
+    """
     shape = (setup.settings.memory_size, download.centroids.shape[-1])
     return Memory(jnp.zeros(shape), jnp.int32(0))
 
@@ -582,6 +605,14 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
 
     The target networks are copies of the online networks. The global centroids are
     drawn like the weights of PyTorch's linear layer without bias.
+
+    Args:
+        setup: the arguments of `orchestra`.
+        key: the key of the networks and of the centroids.
+        federation: the federation.
+
+    Returns:
+        The state. Its global centroids [G, D] are not yet of unit length.
     """
     networks_key, centroids_key = jax.random.split(key)
     x = to_float(federation.pool[:1])

@@ -61,7 +61,15 @@ EVERY_ROUND = EvaluationSchedule()
 
 
 def keep_state(_: PRNGKey, state: State, *data: object) -> State:
-    """Begins a stage, or a phase, with the last state of the previous one."""
+    """Begins a stage, or a phase, with the last state of the previous one.
+
+    Args:
+        state: the last state of the previous stage or phase.
+        *data: further arguments, which are ignored.
+
+    Returns:
+        The given state.
+    """
     return state
 
 
@@ -91,5 +99,11 @@ def ever_participating(federation: Federation) -> Bool[Array, "A"]:
     """Returns the clients of all devices that participate in at least one round.
 
     The other clients never participate, so that a server must not wait for them.
+
+    Args:
+        federation: the federation.
+
+    Returns:
+        True [A] at clients that participate at least once.
     """
     return federation.present.any(axis=0)

@@ -36,7 +36,16 @@ def row_weights(
     mask: Bool[Array, "N"] | None,
     weights: Float[Array, "N"] | None,
 ) -> Float[Array, "N"]:
-    """Returns the weight of each example: 1 by default, 0 where the mask is False."""
+    """Returns the weight of each example: 1 by default, 0 where the mask is False.
+
+    Args:
+        x: the examples.
+        mask: [N], False at examples to ignore; None ignores no example.
+        weights: the weight of each example, at least 0; None is 1 for all examples.
+
+    Returns:
+        The weights [N], float32.
+    """
     if weights is None:
         weights = jnp.ones(x.shape[0])
     weights = weights.astype(jnp.float32)
@@ -44,7 +53,15 @@ def row_weights(
 
 
 def origin(x: Float[Array, "N D"], weights: Float[Array, "N"]) -> Float[Array, "1 D"]:
-    """Returns a point near the weighted mean, which is subtracted from all examples."""
+    """Returns a point near the weighted mean, which is subtracted from all examples.
+
+    Args:
+        x: the examples.
+        weights: the weight of each example; examples of weight 0 are ignored.
+
+    Returns:
+        The point [1, D].
+    """
     # Squared distances from inner products lose digits far from the origin.
     total = jnp.maximum(weights.sum(), jnp.finfo(jnp.float32).tiny)
     mean = jnp.matmul(
@@ -56,7 +73,15 @@ def origin(x: Float[Array, "N D"], weights: Float[Array, "N"]) -> Float[Array, "
 
 
 def clear(x: Float[Array, "N D"], weights: Float[Array, "N"]) -> Float[Array, "N D"]:
-    """Returns the examples, with zeros in place of examples of weight 0."""
+    """Returns the examples, with zeros in place of examples of weight 0.
+
+    Args:
+        x: the examples. They may be NaN where the weight is 0.
+        weights: the weight of each example.
+
+    Returns:
+        The examples [N, D].
+    """
     # A product with weight 0 would not remove infinities, because 0 * inf is NaN.
     return jnp.where(weights[:, None] > 0, x, 0)
 
@@ -64,7 +89,15 @@ def clear(x: Float[Array, "N D"], weights: Float[Array, "N"]) -> Float[Array, "N
 def relative_distances(
     x: Float[Array, "N D"], centroids: Float[Array, "K D"]
 ) -> Float[Array, "K N"]:
-    """Returns |x - c|^2 - |x|^2, which has the same nearest centroid as |x - c|^2."""
+    """Returns |x - c|^2 - |x|^2, which has the same nearest centroid as |x - c|^2.
+
+    Args:
+        x: the examples.
+        centroids: the centroids c.
+
+    Returns:
+        The differences [K, N], one row per centroid. They may be negative.
+    """
     # Clusters are the first axis, because matrix products and reductions over K are
     # then fast on CPUs.
     product = jnp.matmul(centroids, x.T, precision=jax.lax.Precision.HIGHEST)
@@ -74,7 +107,15 @@ def relative_distances(
 def squared_distances(
     x: Float[Array, "N D"], centroids: Float[Array, "K D"]
 ) -> Float[Array, "K N"]:
-    """Returns the squared Euclidean distances |x - c|^2, at least 0."""
+    """Returns the squared Euclidean distances |x - c|^2, at least 0.
+
+    Args:
+        x: the examples.
+        centroids: the centroids c.
+
+    Returns:
+        The squared distances [K, N], one row per centroid.
+    """
     norms = jnp.sum(x**2, axis=-1)
     return jnp.maximum(relative_distances(x, centroids) + norms[None], 0)
 

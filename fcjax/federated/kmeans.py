@@ -346,7 +346,16 @@ def federated_kmeans(
 def stand_still(
     before: Float[Array, "K D"], after: Float[Array, "K D"]
 ) -> Bool[Array, ""]:
-    """Tells whether a step moved the centroids by rounding errors only."""
+    """Tells whether a step moved the centroids by rounding errors only.
+
+    Args:
+        before: the centroids before the step.
+        after: the centroids after the step.
+
+    Returns:
+        True if the Frobenius norm of the change is at most `STILL` times the norm of
+        `after`.
+    """
     # Fused arithmetic may change the last bits of a fixed point.
     return jnp.linalg.norm(after - before) <= STILL * jnp.linalg.norm(after)
 
@@ -368,11 +377,25 @@ class Whitening(NamedTuple):
     """One scaled principal direction per column, sorted by decreasing variance."""
 
     def apply(self, z: Float[Array, "N D"]) -> Float[Array, "N D"]:
-        """Returns whitened examples [N, D] of unit length."""
+        """Returns whitened examples [N, D] of unit length.
+
+        Args:
+            z: the embedding of the examples.
+
+        Returns:
+            The whitened embedding [N, D], of L2 norm 1.
+        """
         return normalize(matmul(z - self.mean[None], self.directions))
 
     def undo(self, whitened: Float[Array, "N D"]) -> Float[Array, "N D"]:
-        """Inverts the linear map; the scaling to unit length cannot be inverted."""
+        """Inverts the linear map; the scaling to unit length cannot be inverted.
+
+        Args:
+            whitened: points of the whitened space.
+
+        Returns:
+            The points [N, D] in the space of the embedding.
+        """
         squares = jnp.sum(self.directions**2, axis=0)
         whitened = whitened / jnp.where(squares > 0, squares, 1)[None]
         return matmul(whitened, self.directions.T) + self.mean[None]
@@ -487,21 +510,50 @@ class Clusters(NamedTuple):
     """The whitening of the embedding; () if there is none."""
 
     def space(self, z: Float[Array, "N D"]) -> Float[Array, "N D"]:
-        """Maps an embedding to the space of the centroids."""
+        """Maps an embedding to the space of the centroids.
+
+        Args:
+            z: the embedding of the examples.
+
+        Returns:
+            The points [N, D], whitened if there is a whitening.
+        """
         return self.whitening.apply(z) if self.whitening else z
 
     def nearest(self, z: Float[Array, "N D"]) -> Int[Array, "N"]:
-        """Returns the cluster of every example: the index of its nearest centroid."""
+        """Returns the cluster of every example: the index of its nearest centroid.
+
+        Args:
+            z: the embedding of the examples, without whitening.
+
+        Returns:
+            The clusters [N], from 0 to K - 1.
+        """
         return assign_nearest(self.space(z), self.centroids)
 
 
 def identity(size: int) -> Whitening:
-    """Returns a whitening that only scales examples to unit length."""
+    """Returns a whitening that only scales examples to unit length.
+
+    Args:
+        size: D, the number of features of the embedding.
+
+    Returns:
+        The whitening, with the mean 0 and the identity matrix.
+    """
     return Whitening(jnp.zeros(size), jnp.eye(size))
 
 
 def no_clusters(num_clusters: int, num_features: int) -> Clusters:
-    """Returns the clusters before the first k-means: all centroids are 0."""
+    """Returns the clusters before the first k-means: all centroids are 0.
+
+    Args:
+        num_clusters: K, the number of clusters.
+        num_features: D, the number of features of the embedding.
+
+    Returns:
+        The clusters, with the heterogeneity 0 and without a whitening.
+    """
     centroids = jnp.zeros((num_clusters, num_features))
     return Clusters(centroids, jnp.float32(jnp.finfo(jnp.float32).max), jnp.float32(0))
 
@@ -557,7 +609,17 @@ class KMeans(NamedTuple):
         return Stage(name, self.begin, round, num_rounds, self.done)
 
     def begin(self, key: PRNGKey, state: State, federation: Federation) -> State:
-        """Computes the whitening and the initial centroids."""
+        """Computes the whitening and the initial centroids.
+
+        Args:
+            key: the key of the seedings.
+            state: the last state of the previous stage.
+            federation: the federation in the current round.
+
+        Returns:
+            The first state of the stage, with new `clusters`. If clients store their
+            embedding, their state is the embedding and the mask.
+        """
         z, mask = self.points(state, federation)
         present = server.participants(federation)
         whitening = ()
@@ -575,7 +637,14 @@ class KMeans(NamedTuple):
         return after._replace(clients=(z, mask)) if self.keeps(federation) else after
 
     def keeps(self, federation: Federation) -> bool:
-        """Tells whether clients store their embedding as their state."""
+        """Tells whether clients store their embedding as their state.
+
+        Args:
+            federation: the federation.
+
+        Returns:
+            True if `keep` is set and the federation has no size classes.
+        """
         # The engine cannot distribute client states that have size classes.
         return self.keep and not is_ragged(federation.mask)
 
@@ -586,6 +655,14 @@ class KMeans(NamedTuple):
 
         The traffic of the first round includes the traffic of `begin`. A client
         downloads networks and whitening in the first round in which it participates.
+
+        Args:
+            num_rounds: maximum number of rounds of the stage.
+            state: the state before the round.
+            federation: the federation in the current round.
+
+        Returns:
+            The state after the round, and the metrics of the round, see `stage`.
         """
         before: Clusters = state.server.clusters
         if self.keeps(federation):
@@ -628,7 +705,16 @@ class KMeans(NamedTuple):
     def traffic_of_seeds(
         self, participating: Bool[Array, "M"], clusters: Clusters
     ) -> dict[str, Int[Array, "2"]]:
-        """Counts the traffic of `begin`: seeding and, if there is one, whitening."""
+        """Counts the traffic of `begin`: seeding and, if there is one, whitening.
+
+        Args:
+            participating: the participating clients.
+            clusters: the clusters before the first Lloyd step.
+
+        Returns:
+            The metrics `up_seeds` and `down_seeds`, with a whitening also `up_moments`.
+            Each is a pair, see `server.traffic`.
+        """
         centroids, counts = clusters.centroids, jnp.zeros(self.num_clusters)
         up: dict[str, PyTree] = {"seeds": (centroids, counts, jnp.zeros(self.num_init))}
         down: dict[str, PyTree] = {"seeds": [centroids] * self.num_init}
@@ -639,7 +725,15 @@ class KMeans(NamedTuple):
         return server.traffic(participating, up=up, down=down)
 
     def done(self, state: State) -> Bool[Array, ""]:
-        """Tells whether the centroids have converged."""
+        """Tells whether the centroids have converged.
+
+        Args:
+            state: the state after a round.
+
+        Returns:
+            True if the last step moved the centroids by at most `tolerance`, or by
+            rounding errors only.
+        """
         clusters: Clusters = state.server.clusters
         # Fused arithmetic may change the last bits of a fixed point.
         rounding = STILL * jnp.linalg.norm(clusters.centroids)

@@ -200,13 +200,27 @@ def _among_all(x):
 
 
 def participants(federation: Federation) -> Bool[Array, "M"]:
-    """Returns the participating clients of the round, among those on this device."""
+    """Returns the participating clients of the round, among those on this device.
+
+    Args:
+        federation: the federation in the current round.
+
+    Returns:
+        True [M] at participating clients.
+    """
     everyone = all_participants(federation)
     return clients.on_this_device(everyone, len(federation.indices))
 
 
 def all_participants(federation: Federation) -> Bool[Array, "A"]:
-    """Returns the participating clients of the round, among those of all devices."""
+    """Returns the participating clients of the round, among those of all devices.
+
+    Args:
+        federation: the federation in the current round.
+
+    Returns:
+        True [A] at participating clients, the same on every device.
+    """
     last = federation.present.shape[0] - 1
     return federation.present[jnp.minimum(federation.now.round, last)]
 

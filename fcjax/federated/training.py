@@ -237,12 +237,26 @@ def num_batches(
 
 
 def split(variables: PyTree) -> tuple[PyTree, PyTree]:
-    """Splits variables into the trained parameters and the rest, such as statistics."""
+    """Splits variables into the trained parameters and the rest, such as statistics.
+
+    Args:
+        variables: the variables of a network by kind, with the kind "params".
+
+    Returns:
+        The parameters, and the variables of the other kinds.
+    """
     return variables["params"], {k: v for k, v in variables.items() if k != "params"}
 
 
 def root_mean_square(weights: PyTree) -> Float[Array, ""]:
-    """Computes the root mean square of all weights of a network."""
+    """Computes the root mean square of all weights of a network.
+
+    Args:
+        weights: a tree of arrays of any shape.
+
+    Returns:
+        A scalar, at least 0.
+    """
     leaves = jax.tree.leaves(weights)
     squares = sum(jnp.sum(jnp.square(x)) for x in leaves)
     return jnp.sqrt(squares / sum(x.size for x in leaves))

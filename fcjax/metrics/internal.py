@@ -266,7 +266,14 @@ def knn_accuracy(
 
 
 def unit(vectors: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n D"]:
-    """Returns the vectors scaled to length 1; zero vectors stay zero."""
+    """Returns the vectors scaled to length 1; zero vectors stay zero.
+
+    Args:
+      vectors: [n, D] vectors of any length.
+
+    Returns:
+      [n, D] vectors of L2 norm 1 or 0.
+    """
     # Dividing by the largest entry first avoids overflow of the squares.
     for order in (np.inf, None):
         norms = np.linalg.norm(vectors, order, axis=1, keepdims=True)

@@ -161,7 +161,19 @@ def labels_per_class(
 def stratified_draw(
     key: PRNGKey, labels: Integer[np.ndarray | Array, "n"], *, label_fraction: float
 ) -> Int[np.ndarray, "s"]:
-    """Draws `labels_per_class` examples of each class without replacement, in order."""
+    """Draws `labels_per_class` examples of each class without replacement, in order.
+
+    Args:
+      key: the random key of the draw.
+      labels: [n] classes.
+      label_fraction: the share of the labels, in (0, 1].
+
+    Returns:
+      [s] positions of the drawn examples, in increasing order.
+
+    Raises:
+      ValueError: label_fraction is outside (0, 1].
+    """
     quotas = labels_per_class(labels, label_fraction=label_fraction)
     codes = np.unique(np.asarray(labels), return_inverse=True)[1]
     counts = np.bincount(codes)

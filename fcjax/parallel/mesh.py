@@ -453,7 +453,14 @@ class Layout(NamedTuple):
         )
 
     def specs(self, specs: PyTree) -> PyTree:
-        """Returns partition specs without the client axis if clients are not spread."""
+        """Returns partition specs without the client axis if clients are not spread.
+
+        Args:
+            specs: a tree of partition specs, with the axes of runs and of clients.
+
+        Returns:
+            The tree of partition specs for this layout.
+        """
         return specs if self.is_spread else _by_runs(specs)
 
     def filled(self, num_runs: int, num_clients: int) -> tuple[int, int]:
@@ -533,7 +540,14 @@ def shard_pool(
 
 
 def replicate(examples: Shaped[np.ndarray, "P *F"]) -> Array:
-    """Copies all examples to each device of all processes."""
+    """Copies all examples to each device of all processes.
+
+    Args:
+        examples: all examples, on the host.
+
+    Returns:
+        The examples [P, *F], with a copy on each device.
+    """
     mesh = Mesh(np.array(all_devices()), "device")
     return _place(examples, NamedSharding(mesh, P()))
 
