@@ -248,11 +248,10 @@ def tasks(script: Script, values: Any) -> list[Task]:
     """Returns one task per method that the parsed arguments name."""
     methods = {x.name: x for x in script.methods}
     names = getattr(values.method, "methods", tuple(methods))
-    if len(set(names)) != len(names) or not names:
-        raise ValueError(
-            "--methods takes one or more different methods, got "
-            f"{' '.join(names) or 'nothing'}"
-        )
+    if not names:
+        raise ValueError(f"--methods needs at least one of {', '.join(methods)}")
+    if len(set(names)) != len(names):
+        raise ValueError(f"--methods takes each method once, got {' '.join(names)}")
     result = []
     for name in names:
         cls, options = methods[name], values.run
@@ -426,9 +425,23 @@ def line_of(framed: str, flags: Sequence[str]) -> str:
     line = re.sub(r"^Missing from .*?: (\S+).*", r"\1 is missing; see --help", line)
     line = re.sub(r"invalid literal for int.*:", "takes a whole number, got", line)
     line = line.replace("could not convert string to float:", "takes a number, got")
-    unknown = re.match(r"Unrecognized options: (--[\w-]+)", line)
-    near = difflib.get_close_matches(unknown[1], flags, n=1) if unknown else ()
-    return f"{line}; did you mean {near[0]}?" if near else line
+    if choice := re.match(
+        r"invalid choice (.*) for argument '(.*)'\. .*\((.*)\)", line
+    ):
+        value, argument, choices = choice.groups()
+        *others, last = choices.replace("'", "").rstrip(",").split(", ")
+        accepted = f"{', '.join(others)} or {last}" if others else last
+        return f"{argument} takes {accepted}, got {value}"
+    if unknown := re.match("Unrecognized options: ([^, ]+)", line):
+        if not unknown[1].startswith("-"):
+            return (
+                f"'{unknown[1]}' belongs to no flag, because flags such as --resume "
+                "take no value; see --help"
+            )
+        near = difflib.get_close_matches(unknown[1], flags, n=1)
+        hint = f"did you mean {near[0]}?" if near else "see --help"
+        return f"unknown flag {unknown[1]}; {hint}"
+    return line
 
 
 def flags_in(arguments: type) -> list[str]:

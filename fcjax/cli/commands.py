@@ -54,7 +54,7 @@ def main() -> None:
                 "h100:8"
             )
         name, *args = args
-    name = name.replace("_", "-")
+    typed, name = name, name.replace("_", "-")
     sys.argv = [f"fcjax {name}", *args]
     if name in SCRIPTS:
         run_method(SCRIPTS[name], args)
@@ -74,7 +74,8 @@ def main() -> None:
         hint = (
             f"did you mean {near[0]}?" if near else "`fcjax --help` lists all commands"
         )
-        exit_with_error(f"unknown command {name}; {hint}")
+        sys.argv = ["fcjax"]
+        exit_with_error(f"unknown command '{typed}'; {hint}")
 
 
 def programs(folder: Path) -> dict[str, Path]:
