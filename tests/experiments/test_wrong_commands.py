@@ -45,9 +45,12 @@ COMMANDS = [
     ("fit ccfc", "fit needs a method and --on DEVICES, for example: fcjax fit"),
     ("fit nothing --on v5e:2x2", "fcjax: error: unknown command 'nothing'"),
     ("ccfc digits", "'digits' belongs to no flag"),
-    ("ccfc --client 10", "options: --client, 10; did you mean --clients?"),
-    ("ccfc --learning-rat 1", "--learning-rat, 1; did you mean --learning-rate?"),
-    ("fedmcc --cluster 3", "options: --cluster, 3; did you mean --clusters?"),
+    ("ccfc --client 10", "unknown flag --client; did you mean --clients?"),
+    (
+        "ccfc --learning-rat 1",
+        "unknown flag --learning-rat; did you mean --learning-rate?",
+    ),
+    ("fedmcc --cluster 3", "unknown flag --cluster; did you mean --clusters?"),
     ("ccfc --seeds 1", "unknown flag --seeds; did you mean --seed?"),
     (
         "ccfc --resume yes",
