@@ -38,9 +38,10 @@ MEANINGS: Mapping[Criterion, str] = {
     "agreement": "mean adjusted Rand index with the other runs",
     "agreement_nmi": "mean NMI with the other runs",
     "consensus": "adjusted Rand index with the consensus of all runs",
-    "others": "rank by silhouette in the other runs' embeddings, 1 is best",
-    "input": "silhouette among the raw examples",
-    "silhouette": "silhouette in its own embedding",
+    "others": "rank of the run's clusters by silhouette in the embeddings of the other "
+    "runs, 0 to 1",
+    "input": "silhouette of the run's clusters among the raw examples",
+    "silhouette": "silhouette of the run's clusters in the run's embedding",
     "loss": "minus the last loss",
 }
 """The value of a run by each criterion. A larger value is better."""
@@ -97,16 +98,20 @@ class Choose:
             table = ranking.assign(folder=folders).dropna(axis=1, how="all")
             print()
             tables.show(table, ".3f")
-        used = [f"{k} = {v}" for k, v in MEANINGS.items() if np.any(ranks[k].notna())]
-        print(f"Columns: {'; '.join(used)}. Larger is better.")
+        print("Columns, larger is better:")
+        for criterion, meaning in MEANINGS.items():
+            if np.any(ranks[criterion].notna()):
+                print(f"  {criterion}: {meaning}")
         for ranking in rankings if runs.is_labelled else ():
             print()
             tables.show(selection.against_labels(ranking), ".3f")
         if runs.is_labelled:
             print(
-                "Columns: rank correlation = Spearman correlation of the criterion "
-                "with the score over the runs, 1 is best; regret = NMI of the best run "
-                "minus NMI of the run that the criterion chooses, 0 is best."
+                "Columns:\n"
+                "  rank correlation: Spearman correlation of the criterion with NMI or "
+                "ACC, over the runs; 1 is best\n"
+                "  regret: NMI of the best run minus NMI of the run that the criterion "
+                "chooses; 0 is best"
             )
         print()
         ranks.to_csv(out / "choice.csv", index=False, float_format="%.6g")
@@ -333,7 +338,9 @@ class Consensus:
         out = self.out or self.runs[0] / "consensus"
         together = results.consensus(self.clusters, seed=self.seed, out=out)
         voters = results.ensemble().voters
-        print(consensus_sentence(len(voters.runs), together))
+        num_clusters = len(np.unique(together.clusters[together.clusters >= 0]))
+        text = selection.confidence_text(voters, together)
+        print(f"The consensus has {num_clusters} clusters; {text}.")
         if voters.dataset.labels is not None:
             print()
             tables.show(selection.consensus_scores(voters, together), ".3f")
@@ -347,22 +354,6 @@ class Consensus:
         print(f"confidence as a figure: {out / 'confidence.png'}")
         if (out / "unsure.png").exists():
             print(f"examples with the lowest confidence: {out / 'unsure.png'}")
-
-
-def consensus_sentence(num_runs: int, together: agreement.Consensus) -> str:
-    """Returns the number of clusters of a consensus and its confidence, in words."""
-    known = together.confidence[~np.isnan(together.confidence)]
-    num_clusters = len(np.unique(together.clusters[together.clusters >= 0]))
-    text = (
-        f"The consensus of {num_runs} runs has {num_clusters} clusters; the runs agree "
-        f"on {np.mean(known >= selection.SURE):.0%} of {len(known):,} examples "
-        f"(confidence at least {selection.SURE:g}) and disagree on "
-        f"{np.mean(known < 0.5):.0%} (confidence below 0.5)."
-    )
-    missing = len(together.confidence) - len(known)
-    if missing:
-        text += f" {missing:,} further examples have no cluster in any run."
-    return text
 
 
 @dataclasses.dataclass(frozen=True)

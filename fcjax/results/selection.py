@@ -439,8 +439,8 @@ def confidence_text(runs: Ensemble, combined: Consensus) -> str:
     number, missing = len(runs.runs), len(combined.confidence) - len(confidence)
     text = (
         f"the {number} runs agree on {np.mean(confidence >= SURE):.0%} of "
-        f"{len(confidence):,} examples (confidence {SURE} or more), and disagree on "
-        f"{np.mean(confidence < 0.5):.0%} (confidence below 0.5)"
+        f"{len(confidence):,} examples (confidence {SURE} or more) and disagree on "
+        f"{np.mean(confidence < 0.5):.0%} (confidence below 0.5); the rest is between"
     )
     return f"{text}; {missing:,} examples have no cluster" if missing else text
 
