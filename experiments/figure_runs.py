@@ -129,7 +129,15 @@ def load_one(task: Task, *, several: tuple[str, ...] = ()) -> data.Dataset:
 
 
 def check_single(task: Task, *, several: tuple[str, ...] = ()) -> None:
-    """Raises ValueError if an option has several values, except those in `several`."""
+    """Checks that the options of a figure have one value each.
+
+    Args:
+        task: the method, data, partition and options.
+        several: names of the options that may have several values.
+
+    Raises:
+        ValueError: another option has several values.
+    """
     for part in (task.method, task.split, task.options):
         for name, value in given(part).items():
             is_swept = isinstance(value, tuple) and name not in ("log", *several)

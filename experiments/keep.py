@@ -61,7 +61,15 @@ class Entry(NamedTuple):
 
 
 def main(args: Args) -> None:
-    """Runs the command; raises ValueError with one line if a folder is refused."""
+    """Copies the tables of the results folders into the ledger.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: a folder is refused, or an argument is wrong. The message is one
+            line.
+    """
     if not args.runs:
         raise ValueError("no results folder is given: name one or more")
     if args.name is not None and not re.fullmatch(r"\w[\w.+-]*", args.name):
@@ -164,13 +172,28 @@ def finished(run: Path, checkout: Path) -> Folder:
 
 
 def is_ancestor(commit: str, checkout: Path) -> bool:
-    """Returns whether the history of HEAD has a commit."""
+    """Returns whether the history of HEAD has a commit.
+
+    Args:
+        commit: hash of the commit.
+        checkout: a checkout of the repository.
+
+    Returns:
+        True if the commit is in the history.
+    """
     command = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
     return not subprocess.run(command, cwd=checkout, capture_output=True).returncode
 
 
 def name_of(source: Folder) -> str:
-    """Returns the data set and the swept settings, joined by hyphens."""
+    """Returns the data set and the swept settings, joined by hyphens.
+
+    Args:
+        source: the results folder.
+
+    Returns:
+        The name of the entry, for example "mnist-p".
+    """
     return "-".join([str(source.rows[0]["dataset"]), *source.settings])
 
 
@@ -178,6 +201,12 @@ def entry_of(source: Folder) -> Entry:
     """Returns the tables of a results folder, without paths of this machine.
 
     A data set that was given by its path gets the name of the file.
+
+    Args:
+        source: the results folder.
+
+    Returns:
+        The tables of the folder.
     """
     name = source.config["dataset"]
     if "/" in name and not is_tfds(name):
@@ -193,7 +222,14 @@ def entry_of(source: Folder) -> Entry:
 
 
 def entry_in(folder: Path) -> Entry | None:
-    """Returns the tables of an entry, or None if the folder has none."""
+    """Returns the tables of an entry, or None if the folder has none.
+
+    Args:
+        folder: folder of an entry in the ledger.
+
+    Returns:
+        The tables.
+    """
     if not (folder / "config.json").exists():
         return None
     results, starts = read(folder), store.starts(folder)
@@ -285,7 +321,16 @@ def write(entry: Entry, folder: Path) -> str:
 
 
 def thinned(rounds: Sequence[Row], results: Folder, *, every: int) -> list[Row]:
-    """Returns one round in `every`, and the last rounds, of each stage of each run."""
+    """Returns one round in `every`, and the last rounds, of each stage of each run.
+
+    Args:
+        rounds: rows of history.csv.
+        results: the folder of the rounds, which identifies the run of a row.
+        every: the distance between two of the returned rounds.
+
+    Returns:
+        The remaining rows, in the same order. Each stage keeps its last `LAST` rounds.
+    """
     last: dict[tuple, int] = {}
     for row in rounds:
         stage = (row["stage_index"], *results.key(row))
@@ -299,7 +344,15 @@ def thinned(rounds: Sequence[Row], results: Folder, *, every: int) -> list[Row]:
 
 
 def point(row: Row, source: Folder) -> str:
-    """Returns the swept settings of a run as text."""
+    """Returns the swept settings of a run as text.
+
+    Args:
+        row: a row of results.csv.
+        source: the results folder of the row.
+
+    Returns:
+        Names and values, for example "p 0.25, seed 0".
+    """
     return source.describe({name: row[name] for name in source.names})
 
 

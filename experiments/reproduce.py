@@ -242,7 +242,14 @@ def tabulate(
 def write(
     table: pd.DataFrame, summary: pd.DataFrame, folder: Path, *, notes: Sequence[str]
 ) -> None:
-    """Prints a table, and writes it with its summary in full precision."""
+    """Prints a table, and writes it with its summary in full precision.
+
+    Args:
+        table: the table of texts, which is printed.
+        summary: the numbers of the table in full precision, for table.csv.
+        folder: folder of the files.
+        notes: lines below the table.
+    """
     tables.show(table)
     tables.write(table, folder, notes)
     summary.to_csv(folder / "table.csv")
@@ -447,7 +454,16 @@ def task_of(script: str, flags: Mapping[str, Any]) -> Task:
 
 
 def measure_job(study: Study, job: Job, results: Folder | None) -> list[Measurement]:
-    """Returns the measurements of a job's runs. A central method gets no p."""
+    """Returns the measurements of a job's runs. A central method gets no p.
+
+    Args:
+        study: the table or figure.
+        job: one row of the table on one data set.
+        results: results folder of the job's runs; None if the row needs no training.
+
+    Returns:
+        Measurements, one per row of the table before averaging.
+    """
     if results is None:
         return job.row.measure_data(job.task) if job.row.measure_data else []
     assert study.measure is not None
@@ -487,7 +503,15 @@ def datasets_of(study: Study, args: Args) -> dict[str, tuple[str, str]]:
 
 
 def check_prepared(dataset: str, args: Args) -> None:
-    """Raises ValueError if a data set cannot be loaded. The message says what to do."""
+    """Checks that a data set can be loaded.
+
+    Args:
+        dataset: name or path of the data set.
+        args: the command-line arguments, of which `data_dir` is used.
+
+    Raises:
+        ValueError: the data set cannot be loaded. The message says what to do.
+    """
     if dataset == STAND_IN or Path(dataset).exists():
         return
     try:
@@ -566,19 +590,40 @@ def notes(study: Study, args: Args) -> list[str]:
 
 
 def format_notes(notes: Sequence[str]) -> str:
-    """Returns the notes as text, one line per note."""
+    """Returns the notes as text, one line per note.
+
+    Args:
+        notes: the notes, without a label.
+
+    Returns:
+        The lines, each with the label "note:", except for `PAPER_SETTINGS`.
+    """
     return "\n".join(
         line if line == PAPER_SETTINGS else f"note: {line}" for line in notes
     )
 
 
 def preset_of(args: Args) -> Literal["smoke", "paper"]:
-    """Returns the preset: paper with --from, else smoke, unless --preset is given."""
+    """Returns the preset: paper with --from, else smoke, unless --preset is given.
+
+    Args:
+        args: the command-line arguments.
+
+    Returns:
+        The name of the preset.
+    """
     return args.preset or ("paper" if args.from_ledger else "smoke")
 
 
 def out_of(args: Args) -> Path:
-    """Returns the folder of the runs."""
+    """Returns the folder of the runs.
+
+    Args:
+        args: the command-line arguments.
+
+    Returns:
+        `out` if it is given, and a folder in runs/reproduce otherwise.
+    """
     name = "kept" if args.from_ledger else preset_of(args)
     return args.out or Path("runs") / "reproduce" / name
 

@@ -68,7 +68,14 @@ REGISTRY = ConstructorRegistry()
 
 @REGISTRY.primitive_rule
 def several_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """Lets a flag that takes several numbers also take ranges of numbers."""
+    """Lets a flag that takes several numbers also take ranges of numbers.
+
+    Args:
+        info: tyro's description of a flag.
+
+    Returns:
+        The parser of the flag; None leaves other flags to tyro.
+    """
     kind = kind_of(info.type)
     if kind not in ACCEPTED:
         return None
@@ -89,7 +96,14 @@ def several_numbers(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
 
 @REGISTRY.primitive_rule
 def optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-    """Removes None from the choices of a flag: None means that the flag is absent."""
+    """Removes None from the choices of a flag: None means that the flag is absent.
+
+    Args:
+        info: tyro's description of a flag.
+
+    Returns:
+        The parser of the flag; None leaves flags that do not accept None to tyro.
+    """
     kinds = get_args(info.type)
     if get_origin(info.type) not in (Union, types.UnionType) or NoneType not in kinds:
         return None
@@ -162,7 +176,14 @@ class MethodNames:
 
 @cache
 def arguments_of(script: Script) -> type:
-    """Returns the dataclass of all arguments of a command, in groups."""
+    """Returns the dataclass of all arguments of a command, in groups.
+
+    Args:
+        script: the command with its methods.
+
+    Returns:
+        A dataclass with one field per group of arguments, and the field `config`.
+    """
     first, is_single = script.methods[0], len(script.methods) == 1
     # Python requires that a class stands before its bases.
     classes = sorted(script.methods[::-1], key=lambda x: -len(x.__mro__))
@@ -199,7 +220,14 @@ def arguments_of(script: Script) -> type:
 
 
 def split_of(method: type[Method]) -> type[Split]:
-    """Returns `Split` with the defaults of a method, which `--help` then shows."""
+    """Returns `Split` with the defaults of a method, which `--help` then shows.
+
+    Args:
+        method: class of the method.
+
+    Returns:
+        A subclass of `Split`.
+    """
     hints = get_type_hints(Split)
     space: dict[str, Any] = {"__annotations__": {}, "__doc__": Split.__doc__}
     for name, value in method.partition_defaults.items():
@@ -245,7 +273,18 @@ def read(script: Script | type[Method], args: Sequence[str]) -> CommandLine:
 
 
 def tasks(script: Script, values: Any) -> list[Task]:
-    """Returns one task per method that the parsed arguments name."""
+    """Returns one task per method that the parsed arguments name.
+
+    Args:
+        script: the command with its methods.
+        values: parsed arguments, an instance of the dataclass of `arguments_of`.
+
+    Returns:
+        The tasks. With several methods, each task has its own folder in `out`.
+
+    Raises:
+        ValueError: no method is named, or a method is named twice.
+    """
     methods = {x.name: x for x in script.methods}
     names = getattr(values.method, "methods", tuple(methods))
     if not names:
@@ -270,6 +309,12 @@ def about(script: Script) -> str:
     """Returns the description of a command: the docstring of its methods' base class.
 
     The summary of the module comes first.
+
+    Args:
+        script: the command with its methods.
+
+    Returns:
+        The description as text with paragraphs.
     """
     shared = [set(x.__mro__) for x in script.methods]
     family = next(
@@ -349,6 +394,10 @@ def set_help(arguments: type) -> None:
 
     A field in backquotes becomes a flag. tyro reads these docstrings, too, but it keeps
     their line breaks.
+
+    Args:
+        arguments: a dataclass of arguments. Dataclasses in its fields are changed as
+            well.
     """
     texts: dict[str, str] = {}
     for cls in reversed(arguments.__mro__):
@@ -377,6 +426,12 @@ def joined(text: str) -> str:
     """Returns a text with one line per paragraph, and one line per item of a list.
 
     The items are indented by two spaces, and their further lines by more.
+
+    Args:
+        text: the text, with an empty line between paragraphs.
+
+    Returns:
+        The text.
     """
 
     def joined_block(block: str) -> str:
@@ -388,7 +443,14 @@ def joined(text: str) -> str:
 
 
 def wrapped(text: str) -> str:
-    """Returns a help text with long lines wrapped at the width of the terminal."""
+    """Returns a help text with long lines wrapped at the width of the terminal.
+
+    Args:
+        text: the help text, which may have colour codes.
+
+    Returns:
+        The text, without repeated empty lines.
+    """
     width, lines = shutil.get_terminal_size().columns, []
     for line in re.sub(r"\n{3,}", "\n\n", text).split("\n"):
         if len(re.sub(r"\x1b\[[\d;]*m", "", line)) <= width:  # without colour codes
@@ -445,7 +507,14 @@ def line_of(framed: str, flags: Sequence[str]) -> str:
 
 
 def flags_in(arguments: type) -> list[str]:
-    """Returns the flags of a dataclass, and of the dataclasses in it."""
+    """Returns the flags of a dataclass, and of the dataclasses in it.
+
+    Args:
+        arguments: a dataclass of arguments.
+
+    Returns:
+        The flags in the order of the fields, for example "--num-rounds".
+    """
     flags = []
     for field in dataclasses.fields(arguments):
         if dataclasses.is_dataclass(field.default):
@@ -513,7 +582,15 @@ def config_arguments(path: Path, script: Script, args: Sequence[str]) -> list[st
 
 
 def last_value(args: Sequence[str], flag: str) -> str:
-    """Returns the last value of a flag in the arguments; "" if the flag is absent."""
+    """Returns the last value of a flag in the arguments; "" if the flag is absent.
+
+    Args:
+        args: command-line arguments, without the name of the command.
+        flag: the flag, for example "--config".
+
+    Returns:
+        The value, from "--config VALUE" or "--config=VALUE".
+    """
     value, previous = "", ""
     for arg in args:
         if previous == flag:

@@ -79,7 +79,15 @@ def main() -> None:
 
 
 def programs(folder: Path) -> dict[str, Path]:
-    """Returns the programs in a folder of the checkout, by command name."""
+    """Returns the programs in a folder of the checkout, by command name.
+
+    Args:
+        folder: folder of Python files.
+
+    Returns:
+        The paths of the files that can be executed and train no method, by command
+        name.
+    """
     paths = {path.stem.replace("_", "-"): path for path in sorted(folder.glob("*.py"))}
     return {
         name: path
@@ -89,7 +97,14 @@ def programs(folder: Path) -> dict[str, Path]:
 
 
 def listing(checkout: Mapping[str, Path]) -> str:
-    """Returns the help text of `fcjax`: all commands in groups, with a summary each."""
+    """Returns the help text of `fcjax`: all commands in groups, with a summary each.
+
+    Args:
+        checkout: programs of the checkout by command name; empty without a checkout.
+
+    Returns:
+        The help text, at most 100 characters wide.
+    """
     tools = {name: inspect.getdoc(tool) or "" for name, tool in TOOLS.items()}
     files = {
         name: ast.get_docstring(ast.parse(path.read_text())) or ""

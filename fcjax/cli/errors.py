@@ -100,6 +100,12 @@ def with_quoted_flags(line: str) -> str:
 
     The rest of the line stays, because it may hold words of the user, for example a
     column name of a table.
+
+    Args:
+        line: the error message.
+
+    Returns:
+        The message with flags.
     """
 
     def flag(match: re.Match[str]) -> str:
@@ -111,7 +117,15 @@ def with_quoted_flags(line: str) -> str:
 
 
 def exit_with_error(message: str, status: int = USAGE_ERROR) -> NoReturn:
-    """Prints an error message as one line and ends the process."""
+    """Prints an error message as one line and ends the process.
+
+    Args:
+        message: the message, in one or more lines.
+        status: exit status of the process.
+
+    Raises:
+        SystemExit: always.
+    """
     line = with_flags(" ".join(message.split()))
     print(f"{name_of_command()}: error: {line}", file=sys.stderr)
     sys.exit(status)

@@ -138,7 +138,15 @@ def run(
 def warnings_of_unused(
     experiments: Sequence[Experiment], named: Collection[str]
 ) -> list[str]:
-    """Returns one line per given setting that no method of the command uses."""
+    """Returns one line per given setting that no method of the command uses.
+
+    Args:
+        experiments: the experiments of the command.
+        named: names of the settings that the command line names.
+
+    Returns:
+        The warnings.
+    """
     settings = [{*given(x.task.method)} for x in experiments]
     unused = {*named}.union(*settings).difference(*map(effective_settings, experiments))
     methods = list(dict.fromkeys(x.task.method.name for x in experiments))
@@ -154,6 +162,12 @@ def problem_of_folders(experiments: Sequence[Experiment]) -> str:
     """Returns an error message if the processes do not share one results folder.
 
     The first process has locked its folder, so every process must see this lock.
+
+    Args:
+        experiments: the experiments of the command, one per method.
+
+    Returns:
+        The message; "" if all processes share each folder.
     """
     for folder in (experiment.folder for experiment in experiments):
         view = f"{(folder.directory / '.lock').exists()} {folder.pending}"

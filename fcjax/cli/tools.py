@@ -124,7 +124,17 @@ class Choose:
 
 
 def best_run_sentence(ranking: pd.DataFrame, run: Run, by: Criterion) -> str:
-    """Returns the best run of a ranking and its value, as a sentence."""
+    """Returns the best run of a ranking and its value, as a sentence.
+
+    Args:
+        ranking: the runs in descending order of the criterion, with one column per
+            criterion.
+        run: the best run.
+        by: the criterion.
+
+    Returns:
+        One sentence, which also gives the number of compared runs and of equal values.
+    """
     values = ranking[by].dropna()
     ties = int(np.isclose(values, values.iloc[0]).sum()) - 1
     text = f"The best run by {by} is {run.name} ({MEANINGS[by]}: {values.iloc[0]:.3f}"
@@ -203,7 +213,17 @@ class Compare:
 def side_names(
     methods: Sequence[str], folders: Sequence[Path], wheres: Sequence[Sequence[str]]
 ) -> list[str]:
-    """Returns names for both sides of a comparison that tell them apart."""
+    """Returns names for both sides of a comparison that tell them apart.
+
+    Args:
+        methods: names of the two methods.
+        folders: results folders of the two sides.
+        wheres: conditions that choose the runs of each side, such as "p=0.25".
+
+    Returns:
+        The names of the methods. Equal names are followed by the conditions or the
+        folder.
+    """
     if methods[0] != methods[1]:
         return [*methods]
     notes = [" ".join(where) for where in wheres]
@@ -276,19 +296,42 @@ def comparison_sentence(
 
 
 def verdict(line: Mapping[Any, Any]) -> str:
-    """Returns whether the first side is "better", "worse" or "undecided" in a row."""
+    """Returns whether the first side is "better", "worse" or "undecided" in a row.
+
+    Args:
+        line: a row of `Results.compare`.
+
+    Returns:
+        The word. A difference counts if its p-value after Holm's correction is below
+        0.05.
+    """
     if not line["holm"] < agreement.SURE:
         return "undecided"
     return "better" if line["difference"] > 0 else "worse"
 
 
 def setting_of(line: Mapping[Any, Any], by: Sequence[Any]) -> str:
-    """Returns the setting of a row in words, for example "p 0.25, clusters 10"."""
+    """Returns the setting of a row in words, for example "p 0.25, clusters 10".
+
+    Args:
+        line: a row of `Results.compare`.
+        by: columns of the setting.
+
+    Returns:
+        Names and values of these columns.
+    """
     return ", ".join(f"{name} {line[name]:g}" for name in by)
 
 
 def hint_of_seeds(lines: Sequence[Mapping[Any, Any]]) -> str:
-    """Returns the advice to run more seeds, if no difference is detected."""
+    """Returns the advice to run more seeds, if no difference is detected.
+
+    Args:
+        lines: the rows of `Results.compare` for one score.
+
+    Returns:
+        A sentence that begins with a space; "" if there is no advice.
+    """
     if max(line["seeds"] for line in lines) == 1:
         return " Run both methods with more seeds, for example --seed 0:5."
     if len(lines) == 1 and verdict(lines[0]) == "undecided":
@@ -299,7 +342,14 @@ def hint_of_seeds(lines: Sequence[Mapping[Any, Any]]) -> str:
 
 
 def label_of(score: str) -> str:
-    """Returns the name of a score in running text."""
+    """Returns the name of a score in running text.
+
+    Args:
+        score: name of the score, for example "nmi".
+
+    Returns:
+        The name, in capitals for NMI, ACC and ARI.
+    """
     return score.upper() if score in ("nmi", "acc", "ari") else score
 
 
@@ -464,7 +514,14 @@ class HowMany:
 
 
 def how_many_sentence(suggestion: selection.Suggestion) -> str:
-    """Returns the suggested number of clusters and its stability, as a sentence."""
+    """Returns the suggested number of clusters and its stability, as a sentence.
+
+    Args:
+        suggestion: the suggestion of `selection`, with its table of stabilities.
+
+    Returns:
+        One to three sentences.
+    """
     table = suggestion.table.sort_values("trade_off", ascending=False, kind="stable")
     best, second = table.to_dict("records")[:2]
     if suggestion.number is None:

@@ -55,7 +55,14 @@ def to_float(
 
 
 def check_image(image: Array) -> None:
-    """Raises ValueError unless an array is an image [H, W, C]."""
+    """Checks that an array is an image [H, W, C].
+
+    Args:
+      image: the array.
+
+    Raises:
+      ValueError: the array does not have three axes.
+    """
     if image.ndim != 3:
         raise ValueError(
             f"image must have the shape [H, W, C], got {image.shape}; reshape rows of "
@@ -193,7 +200,17 @@ def gaussian_blur(image: Image, sigma: Number) -> Image:
 
 
 def flip(image: Image) -> Image:
-    """Mirrors the image left to right."""
+    """Mirrors the image left to right.
+
+    Args:
+      image: [H, W, C] values.
+
+    Returns:
+      The image [H, W, C].
+
+    Raises:
+      ValueError: the image does not have the shape [H, W, C].
+    """
     check_image(image)
     return image[:, ::-1]
 
@@ -226,7 +243,17 @@ def random_resized_crop(
 def random_rotation(
     key: PRNGKey, image: Image, *, max_degrees: Number, order: Literal[0, 1] = 1
 ) -> Image:
-    """Rotates the image by an angle uniform in [-max_degrees, max_degrees]."""
+    """Rotates the image by an angle uniform in [-max_degrees, max_degrees].
+
+    Args:
+      key: the random key.
+      image: [H, W, C] values.
+      max_degrees: the maximum angle in degrees, in both directions.
+      order: 0 rotates to the nearest pixel, 1 rotates bilinearly; see `rotate`.
+
+    Returns:
+      The image [H, W, C].
+    """
     degrees = max_degrees * jax.random.uniform(key, minval=-1.0)
     return rotate(image, degrees, order=order)
 
@@ -256,7 +283,16 @@ def random_blur(
 
 
 def random_flip(key: PRNGKey, image: Image, *, probability: Number = 0.5) -> Image:
-    """Mirrors the image left to right with a given probability."""
+    """Mirrors the image left to right with a given probability.
+
+    Args:
+      key: the random key.
+      image: [H, W, C] values.
+      probability: the probability of mirroring, in [0, 1].
+
+    Returns:
+      The image [H, W, C].
+    """
     return jnp.where(jax.random.uniform(key) < probability, flip(image), image)
 
 
@@ -458,7 +494,14 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 
 def greyscale(image: Image) -> Image:
-    """Returns the luma (0.2989 R + 0.587 G + 0.114 B) in all three channels."""
+    """Returns the luma (0.2989 R + 0.587 G + 0.114 B) in all three channels.
+
+    Args:
+      image: [H, W, 3] values.
+
+    Returns:
+      The grey image [H, W, 3].
+    """
     return _pixels(jnp.broadcast_to(_luma(_planes(image)), (3, *image.shape[:2])))
 
 
@@ -550,7 +593,16 @@ def random_color_jitter(
 
 
 def random_greyscale(key: PRNGKey, image: Image, *, probability: Number = 0.2) -> Image:
-    """Makes the image grey with a given probability."""
+    """Makes the image grey with a given probability.
+
+    Args:
+      key: the random key.
+      image: [H, W, 3] values.
+      probability: the probability of a grey image, in [0, 1].
+
+    Returns:
+      The image [H, W, 3].
+    """
     return jnp.where(jax.random.uniform(key) < probability, greyscale(image), image)
 
 
@@ -752,7 +804,16 @@ def client_rows(
 
 
 def jitter(key: PRNGKey, x: Vector, *, scale: Number) -> Vector:
-    """Adds normal noise of standard deviation `scale`, clipped to [0, 1]."""
+    """Adds normal noise, and clips the result to [0, 1].
+
+    Args:
+      key: the random key.
+      x: [F] feature vector.
+      scale: the standard deviation of the noise.
+
+    Returns:
+      The vector [F] in [0, 1].
+    """
     return jnp.clip(x + scale * jax.random.normal(key, x.shape), 0.0, 1.0)
 
 

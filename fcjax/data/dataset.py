@@ -160,7 +160,15 @@ _MAX_LISTED_CLASSES = 10
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun: "1 image" or "2 images"."""
+    """Returns a number with its noun: "1 image" or "2 images".
+
+    Args:
+      number: the number.
+      noun: the noun in the singular.
+
+    Returns:
+      The number and the noun, in the plural unless the number is 1.
+    """
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -433,7 +441,14 @@ def client_numbers(clients: np.ndarray) -> np.ndarray:
 
 
 def duplicates(examples: np.ndarray) -> list[str]:
-    """Returns a line on examples that repeat an earlier example, if there are any."""
+    """Returns a line on examples that repeat an earlier example, if there are any.
+
+    Args:
+      examples: [P, ...] the examples.
+
+    Returns:
+      A list of one line with the number of repeated examples, or an empty list.
+    """
     # Digests take a second for data sets whose sorting would take minutes.
     distinct = {hashlib.blake2b(row.tobytes()).digest() for row in examples}
     repeated = len(examples) - len(distinct)

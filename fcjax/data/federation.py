@@ -452,7 +452,14 @@ def peak_memory() -> int:
 
 
 def readable(num_bytes: int) -> str:
-    """Returns a number of bytes as text, such as 512 B or 1.5 MiB."""
+    """Returns a number of bytes as text, such as 512 B or 1.5 MiB.
+
+    Args:
+        num_bytes: the number of bytes.
+
+    Returns:
+        The number with its unit, in powers of 1024.
+    """
     size, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
     while size >= 1024 and len(units) > 1:
         size, units = size / 1024, units[1:]

@@ -44,6 +44,17 @@ def read_npz(path: Path, options: Options) -> Content:
     """Reads the arrays of an `.npz`: `x` or `images`, `y` or `labels`, and `client`.
 
     Arrays of Python objects are refused, because a pickle may run any program.
+
+    Args:
+      path: the path of the file.
+      options: the options of `read`; `labelled` is used.
+
+    Returns:
+      The values, and the labels and clients if the file has them.
+
+    Raises:
+      ValueError: the file is damaged, has no examples, or has two arrays for the
+        examples or the labels.
     """
     with decoding("is damaged or not an .npz file"):
         arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
@@ -73,6 +84,17 @@ def read_mat(path: Path, options: Options) -> Content:
     """Reads the arrays `fea` [P, F] and `gnd` of a MATLAB file up to version 7.
 
     Rows of s x s values with s >= 8 are read as images stored column by column.
+
+    Args:
+      path: the path of the file.
+      options: the options of `read`; `labelled` and `image_shape` are used.
+
+    Returns:
+      The values, and the labels if the file has `gnd`. A note tells if rows were read
+      as images.
+
+    Raises:
+      ValueError: the file is damaged, or has no array `fea`.
     """
     import scipy.io
 
@@ -103,6 +125,18 @@ def read_csv(path: Path, options: Options) -> Content:
 
     The first row is a header if it names the client column, or if none of its features
     is a number.
+
+    Args:
+      path: the path of the file, optionally gzipped.
+      options: the options of `read`; `labelled` and `client_column` are used, among
+        others.
+
+    Returns:
+      The values, and the labels and clients if there are any. A note tells if the first
+      row was read as a header.
+
+    Raises:
+      ValueError: the file is not such a table, or it has too few columns.
     """
     text = io.BytesIO(read_unpacked(path))
     with decoding("is not a table of numbers separated by commas"):
@@ -133,6 +167,17 @@ def read_parquet(path: Path, options: Options) -> Content:
 
     The features are numeric columns, or one column of images as Hugging Face stores
     them.
+
+    Args:
+      path: the path of the file.
+      options: the options of `read`; `labelled` and `client_column` are used, among
+        others.
+
+    Returns:
+      The values, and the labels and clients if there are any.
+
+    Raises:
+      ValueError: the file is damaged, or the package pyarrow is not installed.
     """
     try:
         import pyarrow  # noqa: F401
@@ -147,6 +192,18 @@ def read_saved(path: Path, options: Options) -> Content:
     """Reads a folder of `datasets.Dataset.save_to_disk`.
 
     The folder has one `Image` column and at most one `ClassLabel` column.
+
+    Args:
+      path: the path of the folder.
+      options: the options of `read`; `split`, `labelled` and `client_column` are used,
+        among others.
+
+    Returns:
+      The images, and the labels and clients if there are any.
+
+    Raises:
+      ValueError: the folder is damaged, has no such split or columns, or a required
+        package is not installed.
     """
     try:
         import datasets
@@ -309,6 +366,17 @@ def read_idx(path: Path, options: Options) -> Content:
 
     The name of the label file has `labels` in place of `images` and `idx1` in place of
     `idx3`.
+
+    Args:
+      path: the path of the image file.
+      options: the options of `read`; `labelled` is used.
+
+    Returns:
+      The images, and the labels if their file exists. A note tells if the file is
+      missing.
+
+    Raises:
+      ValueError: the file is damaged, or the numbers of images and labels differ.
     """
     values, stem = _idx(path), path.name.removesuffix(".gz")
     label_name = re.sub(r"idx\d", "idx1", stem.replace("images", "labels"))
@@ -328,7 +396,18 @@ def read_idx(path: Path, options: Options) -> Content:
 
 
 def read_idx_folder(folder: Path, options: Options) -> Content:
-    """Reads a folder of four IDX files: first training, then test images."""
+    """Reads a folder of four IDX files: first training, then test images.
+
+    Args:
+      folder: the path of the folder.
+      options: the options of `read`; `split` must be "all".
+
+    Returns:
+      The images, and the labels if `labelled` is True.
+
+    Raises:
+      ValueError: a file is missing or damaged, or `split` is not "all".
+    """
     if options.split != "all":
         raise ValueError("is a folder of IDX files, so `split` must be all")
     parts = []
@@ -501,6 +580,12 @@ def is_file_name(name: str) -> bool:
     """Returns whether a name ends like an accepted file or starts like a path.
 
     The file need not exist. This tells a misspelled path from a misspelled name.
+
+    Args:
+      name: a path, or the name of a data set.
+
+    Returns:
+      True for the name of a file, also if the file does not exist.
     """
     starts = name.startswith(("./", "../", "/", HUGGING_FACE))
     return starts or name.lower().endswith(tuple(FORMATS)) or bool(_IDX.search(name))

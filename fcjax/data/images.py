@@ -21,7 +21,14 @@ from fcjax.data.dataset import Content, Options, counted, decoding
 
 
 def check_resize(size: int | None) -> None:
-    """Raises ValueError unless the size is None or at least 1."""
+    """Checks the side length for `resize`.
+
+    Args:
+      size: the side length in pixels; None for no change of the size.
+
+    Raises:
+      ValueError: the side length is below 1.
+    """
     if size is not None and size < 1:
         raise ValueError(f"resize must be at least 1, got {size}")
 
@@ -46,7 +53,15 @@ def resize_images(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def resize_image(image: np.ndarray, size: int) -> np.ndarray:
-    """Resizes one image [H, W, C] to [size, size, C]; see `resize_images`."""
+    """Resizes one image to a square, see `resize_images`.
+
+    Args:
+      image: [H, W, C] values; C is 3 for colour images.
+      size: the side length of the result in pixels.
+
+    Returns:
+      The image [size, size, C].
+    """
     from PIL import Image
 
     def bilinear(pixels):

@@ -104,7 +104,14 @@ def load_source(source: Source) -> Loaded:
 
 
 def short_name(dataset: str) -> str:
-    """Returns the name of a data set without its folders and file ending."""
+    """Returns the name of a data set without its folders and file ending.
+
+    Args:
+      dataset: the name or path of the data set, as the user gave it.
+
+    Returns:
+      The name, with "-" in place of "/".
+    """
     dataset = dataset.removeprefix("hf:")
     name = Path(dataset).name.partition(".")[0] if Path(dataset).exists() else dataset
     return name.replace("/", "-")

@@ -37,7 +37,14 @@ def _quiet_absl() -> Iterator[None]:
 
 
 def is_tfds(name: str) -> bool:
-    """Returns whether TFDS has a data set of this name, prepared or not."""
+    """Returns whether TFDS has a data set of this name, prepared or not.
+
+    Args:
+      name: the name, optionally with configuration and version.
+
+    Returns:
+      True for a name in the catalogue of TFDS, and for "cifar20".
+    """
     is_name = re.fullmatch(_NAME, name)
     base = re.split("[/:]", name)[0]
     return name in _COARSE or bool(is_name and base in _tfds_names())

@@ -184,12 +184,26 @@ class Split:
         check_values("failure_rate", as_tuple(self.failure_rate), least=0, most=1)
 
     def levels(self, dataset: Dataset) -> tuple[float | int, ...]:
-        """Returns the values of the partition rule's setting."""
+        """Returns the values of the partition rule's setting.
+
+        Args:
+            dataset: the data set. Its labels decide the default of p.
+
+        Returns:
+            The given values. The default is p 0.25, or p 0 for data without labels.
+        """
         default = 0.0 if dataset.labels is None else 0.25
         return getattr(self, self.rule) or (default,)
 
     def at(self, level: float | int) -> "Split":
-        """Returns this split with a single value of the partition rule's setting."""
+        """Returns this split with a single value of the partition rule's setting.
+
+        Args:
+            level: a value of the rule's setting, for example of p.
+
+        Returns:
+            The split with this value.
+        """
         return dataclasses.replace(self, **{self.rule: (level,)})
 
     def numbers_of_clusters(self, dataset: Dataset) -> tuple[int, ...]:
@@ -238,7 +252,17 @@ class Split:
         return {}
 
     def check_size(self, num_clients: int, num_clusters: int, dataset: Dataset) -> None:
-        """Raises ValueError if clients have fewer examples than clusters."""
+        """Checks that clients have at least as many examples as clusters.
+
+        Args:
+            num_clients: M, the number of clients.
+            num_clusters: K, the number of clusters.
+            dataset: the data set.
+
+        Raises:
+            ValueError: the data set has fewer than K M examples, or `client_size` is
+                below K.
+        """
         least, size = num_clusters * num_clients, len(dataset.examples)
         if not self.natural and least > size:
             raise ValueError(
@@ -310,7 +334,14 @@ class Split:
         return max(sum(self._class_range(labels)) / 2, 1.0)
 
     def seed_of(self, point: Point) -> int:
-        """Returns the seed of a run's partition and failures."""
+        """Returns the seed of a run's partition and failures.
+
+        Args:
+            point: the swept values of the run, of which `seed` is used.
+
+        Returns:
+            `partition_seed` if it is given, and the seed of the run otherwise.
+        """
         return int(
             point["seed"] if self.partition_seed is None else self.partition_seed
         )
@@ -371,7 +402,17 @@ class Split:
         return partition_of
 
     def present(self, point: Point, num_clients: int, num_rounds: int) -> np.ndarray:
-        """Returns the participating clients of each round of a run, bool [R, M]."""
+        """Returns the participating clients of each round of a run, bool [R, M].
+
+        Args:
+            point: the swept values of the run, of which `failure_rate` and the seed are
+                used.
+            num_clients: M, the number of clients.
+            num_rounds: R, the number of rounds.
+
+        Returns:
+            bool [R, M], True for participating clients, see `failures`.
+        """
         return failures(
             num_clients,
             point["failure_rate"],

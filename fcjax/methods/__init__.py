@@ -111,6 +111,13 @@ SCRIPTS = {
 
 
 def script_with(method: type[Method]) -> Script:
-    """Returns the command that runs a method; a new command for a method of a user."""
+    """Returns the command that runs a method; a new command for a method of a user.
+
+    Args:
+        method: class of the method.
+
+    Returns:
+        The command in `SCRIPTS`, or a new command with this method alone.
+    """
     scripts = [x for x in SCRIPTS.values() if method in x.methods]
     return scripts[0] if scripts else Script((method,), (method,))

@@ -215,7 +215,15 @@ class Method(ClusterMixin, BaseEstimator):
     def builder(
         self, problem: Problem
     ) -> Callable[[Mapping[str, Any]], FederatedClustering]:
-        """Returns a function from the settings of one run to the algorithm."""
+        """Returns a function from the settings of one run to the algorithm.
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            A function that takes settings by name and returns the algorithm as pure
+            functions.
+        """
         return lambda values: self.algorithm(SimpleNamespace(**values), problem)
 
     def plain(self, **values: Any) -> SimpleNamespace:
@@ -305,7 +313,14 @@ class Method(ClusterMixin, BaseEstimator):
 
 
 def one_client(split: Split) -> Split:
-    """Returns a split with a single client that has all examples."""
+    """Returns a split with a single client that has all examples.
+
+    Args:
+        split: the split of the user.
+
+    Returns:
+        The split with `clients` 1 and p 0, and without the other partition rules.
+    """
     rules = {name: () for name in RULES} | {"p": (0.0,)}
     return dataclasses.replace(split, clients=default(1), **rules)
 
@@ -314,6 +329,13 @@ def first_partition(split: Split) -> Split:
     """Returns a split with the first value of its rule alone, for central methods.
 
     The partition does not change the result of a central method, unless clients fail.
+
+    Args:
+        split: the split, whose rule may have several values.
+
+    Returns:
+        The split with one value of its rule. It is unchanged if `failure_rate` is not
+        0.
     """
     if any(as_tuple(split.failure_rate)):
         return split
@@ -329,7 +351,14 @@ def fields_of(cls: type[Method]) -> list[str]:
 def single_values(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings of one value each, without their tuples.
 
-    Raises ValueError for a setting with several values.
+    Args:
+        settings: values by name. A tuple holds the values of a grid.
+
+    Returns:
+        Values by name.
+
+    Raises:
+        ValueError: a setting has several values.
     """
     for name, value in settings.items():
         if isinstance(value, tuple) and len(value) > 1:

@@ -180,7 +180,14 @@ class CCFC(Method):
         return self.cluster_by or ("ccfc" if is_paper else "k-means")
 
     def defaults(self, problem: Problem) -> list[dict[str, Any]]:
-        """Returns the settings that preset and data choose; the last value counts."""
+        """Returns the settings that preset and data choose; the last value counts.
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            Mappings from setting to value. A later mapping takes precedence.
+        """
         shape = problem.shape
         of_data = {
             "backbone": backbone_of(shape),
@@ -225,6 +232,13 @@ def evaluate_every(settings: Mapping[str, Any]) -> int:
 
     An evaluation of CCFC's own clusters takes a quarter of the time of one epoch of
     training. With federated k-means, there are no clusters before its stage.
+
+    Args:
+        settings: the resolved settings, of which `cluster_by` and `local_epochs` are
+            used.
+
+    Returns:
+        The number of rounds, at least 1.
     """
     if settings["cluster_by"] == "k-means":
         return 10
@@ -248,6 +262,14 @@ def of_images(per_client: int, num_clients: int, num_clusters: int) -> dict[str,
     The first stage has about 1000 steps per client. If a batch has fewer examples than
     there are clusters, few examples have another example of their cluster in the batch.
     Then cluster contrast is skipped.
+
+    Args:
+        per_client: number of examples of a typical client, at least 1.
+        num_clients: M, the number of clients.
+        num_clusters: K, the number of clusters.
+
+    Returns:
+        Values by name of the setting.
     """
     batch_size = min(max(50, num_clusters), max(16, -(-per_client // 4)))
     steps = -(-per_client // batch_size)
@@ -286,6 +308,13 @@ def small_client_steps(per_client: int) -> dict[str, int]:
     """Returns epochs and batch size that give clients with few examples enough steps.
 
     These are the defaults for feature vectors and for large colour images.
+
+    Args:
+        per_client: number of examples of a typical client, at least 1.
+
+    Returns:
+        `batch_size` and `local_epochs`, or no values for clients with 1000 examples or
+        more.
     """
     if per_client >= 1000:
         return {}
@@ -295,14 +324,31 @@ def small_client_steps(per_client: int) -> dict[str, int]:
 
 
 def schedule_of(settings: Any) -> optax.Schedule:
-    """Returns the factor of the learning rate in each round of cluster contrast."""
+    """Returns the factor of the learning rate in each round of cluster contrast.
+
+    Args:
+        settings: settings of one run, of which `schedule` and `cluster_rounds` are
+            used.
+
+    Returns:
+        A function from the number of a round to the factor of the learning rate, in
+        [0, 1].
+    """
     if settings.schedule == "constant":
         return CONSTANT
     return optax.cosine_decay_schedule(1.0, max(1, settings.cluster_rounds))
 
 
 def network_of(settings: Any, shape: tuple[int, ...]) -> Network:
-    """Builds SimSiam on the encoder that the settings name."""
+    """Builds SimSiam on the encoder that the settings name.
+
+    Args:
+        settings: settings of one run, of which `backbone` and `latent_size` are used.
+        shape: shape of one example, (F,) or (H, W, C).
+
+    Returns:
+        The network, with encoder, projector and predictor.
+    """
     backbone, latent_size = settings.backbone, settings.latent_size
     if backbone == "mlp" and len(shape) == 1:
         return nn.mlp_simsiam(latent_size=latent_size)

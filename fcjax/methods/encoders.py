@@ -32,7 +32,16 @@ RESNETS = {"resnet18": resnet18, "resnet34": resnet34, "resnet50": resnet50}
 
 
 def backbone_of(shape: tuple[int, ...], *, resnet: str = "resnet18") -> Kind:
-    """Returns the default encoder for examples of a shape."""
+    """Returns the default encoder for examples of a shape.
+
+    Args:
+        shape: shape of one example, (F,) or (H, W, C).
+        resnet: name of the ResNet for colour images.
+
+    Returns:
+        "mlp" for vectors, "conv" for grey images, and the ResNet for colour images.
+        Large colour images get the variant of the ResNet for ImageNet.
+    """
     if len(shape) == 1:
         return "mlp"
     if shape[2] == 1:
@@ -41,7 +50,14 @@ def backbone_of(shape: tuple[int, ...], *, resnet: str = "resnet18") -> Kind:
 
 
 def is_grey(shape: tuple[int, ...]) -> bool:
-    """Returns whether the examples are grey images."""
+    """Returns whether the examples are grey images.
+
+    Args:
+        shape: shape of one example, (F,) or (H, W, C).
+
+    Returns:
+        True for images with one channel.
+    """
     return len(shape) == 3 and shape[2] == 1
 
 
@@ -49,6 +65,12 @@ def is_small(shape: tuple[int, ...]) -> bool:
     """Returns whether the examples are images of at most 64 pixels per side.
 
     These are images such as those of CIFAR-10 and Tiny ImageNet.
+
+    Args:
+        shape: shape of one example, (F,) or (H, W, C).
+
+    Returns:
+        True for images of at most 64 x 64 pixels; False for vectors.
     """
     return len(shape) == 3 and max(shape[:2]) <= 64
 
@@ -57,6 +79,12 @@ def is_tiny(shape: tuple[int, ...]) -> bool:
     """Returns whether the examples are images below 16 pixels per side.
 
     Three convolutions that halve such an image would leave less than two pixels.
+
+    Args:
+        shape: shape of one example, (F,) or (H, W, C).
+
+    Returns:
+        True if the shorter side of the image is below 16 pixels; False for vectors.
     """
     return len(shape) == 3 and min(shape[:2]) < 16
 

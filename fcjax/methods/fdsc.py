@@ -110,12 +110,26 @@ class Subspaces(Method):
         return set() if self.post_processing else {*POST_PROCESSING}
 
     def defaults(self, problem: Problem) -> list[dict[str, Any]]:
-        """Returns the settings that data and preset choose; the last value counts."""
+        """Returns the settings that data and preset choose; the last value counts.
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            Mappings from setting to value. A later mapping takes precedence.
+        """
         of_preset = {"smoke": SMOKE, "paper": PAPER}.get(self.preset, {})
         return [of_data(problem), of_preset]
 
     def working_bytes(self, problem: Problem) -> int:
-        """Returns the memory for training on the examples of a client, in bytes."""
+        """Returns the memory for training on the examples of a client, in bytes.
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            The number of bytes. It is 0 for a method without a network.
+        """
         return 0
 
 
@@ -181,7 +195,15 @@ class SubspaceNetworks(Subspaces):
         return [data, first, self.budget(data, problem), preset]
 
     def budget(self, data: Mapping[str, Any], problem: Problem) -> dict[str, Any]:
-        """Returns the numbers of rounds and steps, from the values for the data set."""
+        """Returns the numbers of rounds and steps, from the values for the data set.
+
+        Args:
+            data: values for the data set, the result of `of_data`.
+            problem: the data and the clients.
+
+        Returns:
+            Values by name of the setting, such as `pretrain_rounds`.
+        """
         return {"pretrain_rounds": data["num_rounds"] // 2}
 
     @classmethod
@@ -333,7 +355,15 @@ class FDSC(FDSC1):
 
 
 def of_data(problem: Problem) -> dict[str, Any]:
-    """Returns the default settings for a data set, by its name."""
+    """Returns the default settings for a data set, by its name.
+
+    Args:
+        problem: the data and the clients.
+
+    Returns:
+        Values by name. `participation` is the share of participating clients, in (0,
+        1]. The other names are settings.
+    """
     dataset = re.sub("[-_]", "", problem.data.lower())
     known = [v for start, v in BY_NAME.items() if dataset.startswith(start)]
     return {
@@ -344,12 +374,27 @@ def of_data(problem: Problem) -> dict[str, Any]:
 
 
 def participants(data: Mapping[str, Any], problem: Problem) -> int:
-    """Returns the default number of clients of FDSC that participate in a round."""
+    """Returns the default number of clients of FDSC that participate in a round.
+
+    Args:
+        data: values for the data set, of which `participation` is used.
+        problem: the data and the clients.
+
+    Returns:
+        The number of clients, at least 1.
+    """
     return max(1, round(data["participation"] * problem.num_clients))
 
 
 def autoencoder_of(shape: tuple[int, ...]) -> AutoEncoder:
-    """Builds the auto-encoder of a client for examples of this shape."""
+    """Builds the auto-encoder of a client for examples of this shape.
+
+    Args:
+        shape: shape of one example, (F,) or (H, W, C).
+
+    Returns:
+        An auto-encoder of dense layers for vectors, and of convolutions for images.
+    """
     if len(shape) == 1:
         return nn.autoencoder(shape[0], widths=(64,), latent_size=32)
     height, width, colours = shape
@@ -357,7 +402,15 @@ def autoencoder_of(shape: tuple[int, ...]) -> AutoEncoder:
 
 
 def optimizer_of(settings: Any) -> optax.GradientTransformation:
-    """Builds the optimizer of a client."""
+    """Builds the optimizer of a client.
+
+    Args:
+        settings: settings of one run, of which `optimizer` and `learning_rate` are
+            used.
+
+    Returns:
+        SGD with momentum for `optimizer` "sgd", and Adam otherwise.
+    """
     if settings.optimizer == "sgd":
         return optax.sgd(settings.learning_rate, momentum=MOMENTUM)
     return optax.adam(settings.learning_rate)

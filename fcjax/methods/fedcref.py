@@ -114,7 +114,14 @@ class FedCRefFamily(Method):
         )
 
     def defaults(self, problem: Problem) -> list[dict[str, Any]]:
-        """Returns the settings that data and preset choose; the last value counts."""
+        """Returns the settings that data and preset choose; the last value counts.
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            Mappings from setting to value. A later mapping takes precedence.
+        """
         return [{"smoke": SMOKE, "paper": PAPER}.get(self.preset, {})]
 
     def unused(self) -> set[str]:
@@ -330,7 +337,15 @@ class FedCRef(FedCRefFamily):
         return every - {*START_SETTINGS[self.start]}
 
     def check(self, problem: Problem) -> None:
-        """Raises ValueError for a simulation on examples without labels."""
+        """Checks that the data has the labels that a simulation needs.
+
+        Args:
+            problem: the data and the clients.
+
+        Raises:
+            ValueError: `start` dirty or `associations` perfect is given for data with
+                unlabelled examples, or `dirtiness` is given without `start` dirty.
+        """
         if not isinstance(self.dirtiness, Default) and self.start != "dirty":
             raise ValueError(f"`dirtiness` needs `start` dirty, got {self.start}")
         has_labels = problem.dataset.labels is not None
@@ -352,6 +367,12 @@ def small_cluster_settings(size: int) -> dict[str, Any]:
     too many epochs they overfit, and no example changes its cluster. The threshold is
     larger, because the test divides by the largest difference, which is smaller for few
     examples.
+
+    Args:
+        size: number of examples of a typical cluster of one client.
+
+    Returns:
+        `local_epochs` and `threshold`.
     """
     shortage = max(PAPER_CLUSTER_SIZE / max(size, 1), 1)
     return {
@@ -361,7 +382,15 @@ def small_cluster_settings(size: int) -> dict[str, Any]:
 
 
 def levels_of(images: np.ndarray) -> int:
-    """Returns the number of values of a pixel: 17 for digits, 256 for most images."""
+    """Returns the number of values of a pixel: 17 for digits, 256 for most images.
+
+    Args:
+        images: [P, H, W, C] images, uint8 or float in [0, 1].
+
+    Returns:
+        The number of values, estimated from the median step between the distinct values
+        of the first images.
+    """
     values = np.unique(images[:NUM_IMAGES].astype(float))
     largest = 255 if images.dtype == np.uint8 else 1
     step = np.median(np.diff(values)) if len(values) > 1 else largest / 255
@@ -369,7 +398,17 @@ def levels_of(images: np.ndarray) -> int:
 
 
 def start_of(settings: Any, problem: Problem, labels: Any) -> Start:
-    """Builds the first clustering of the clients."""
+    """Builds the first clustering of the clients.
+
+    Args:
+        settings: settings of one run.
+        problem: the data and the clients.
+        labels: [P] integer classes from 0, for `start` dirty; other starts ignore
+            labels.
+
+    Returns:
+        The start: given clusters for `start` dirty, or k-means or DEC on each client.
+    """
     if settings.start == "dirty":
         clusters = simulated.dirty(
             jnp.asarray(labels),
@@ -389,13 +428,32 @@ def start_of(settings: Any, problem: Problem, labels: Any) -> Start:
 
 
 def dec_of(settings: Any, shape: tuple[int, ...], **options: Any) -> Clustering:
-    """Builds DEC, whose Adam has a learning rate of 0.001."""
+    """Builds DEC, whose Adam has a learning rate of 0.001.
+
+    Args:
+        settings: settings of one run, passed to `by_dec`.
+        shape: shape of one example, (F,) or (H, W, C).
+        **options: further arguments of `by_dec`: `num_clusters` and `num_used`.
+
+    Returns:
+        The clustering.
+    """
     autoencoder, optimizer = nn.autoencoder(prod(shape)), optax.adam(1e-3)
     return by_dec(settings, autoencoder, optimizer, **options)
 
 
 def known_of(settings: Any, labels: Any, *, num_clusters: int) -> dict[str, Any]:
-    """Returns the arguments of `fedcref` that depend on labels, for measurements."""
+    """Returns the arguments of `fedcref` that depend on labels, for measurements.
+
+    Args:
+        settings: settings of one run, of which `associations` is used.
+        labels: [P] integer classes from 0; None for data without labels.
+        num_clusters: K, the largest number of clusters of a client.
+
+    Returns:
+        `measure`, and `association` for `associations` perfect; empty for data without
+        labels.
+    """
     if labels is None:
         return {}
     sizes = {"num_clusters": num_clusters, "num_classes": int(labels.max()) + 1}

@@ -181,7 +181,14 @@ class Contrastive(Method):
         return self.cluster_by or ("mcc" if is_paper else "auto")
 
     def defaults(self, problem: Problem) -> list[dict[str, Any]]:
-        """Returns the settings that preset and data choose; the last value counts."""
+        """Returns the settings that preset and data choose; the last value counts.
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            Mappings from setting to value. A later mapping takes precedence.
+        """
         is_paper = self.preset == "paper"
         resnet = "resnet34" if self.is_central else "resnet18"
         backbone = self.backbone or backbone_of(problem.shape, resnet=resnet)
@@ -203,6 +210,12 @@ class Contrastive(Method):
 
         With the default epochs and batches, the first stage has about 500 steps, and
         the second or only stage has about 1500 (docs/benchmarks/fedmcc.md).
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            `num_rounds`, at least 20, and `cluster_rounds`, at least 10.
         """
         epochs = 1 if self.is_central else 5
         steps = epochs * -(-ceil(problem.examples_per_client) // 128)
@@ -244,7 +257,16 @@ class Contrastive(Method):
 
     @staticmethod
     def heads(projector: Network, *, is_small: bool) -> tuple[Network, ...]:
-        """Returns the networks of the first stage that follow the encoder."""
+        """Returns the networks of the first stage that follow the encoder.
+
+        Args:
+            projector: the projector of CC.
+            is_small: whether the encoder is a small network, so that the heads are
+                small, too.
+
+        Returns:
+            The networks in the order of their application.
+        """
         del is_small
         return (projector,)
 
@@ -459,7 +481,15 @@ class MCC(FedMCCOneStage):
 
 
 def networks_of(settings: Any, problem: Problem) -> tuple[Network, Network, Network]:
-    """Builds the encoder, the projector and the cluster projector of CC."""
+    """Builds the encoder, the projector and the cluster projector of CC.
+
+    Args:
+        settings: settings of one run, of which `backbone` is used.
+        problem: the data and the clients.
+
+    Returns:
+        The encoder, the projector and the cluster projector.
+    """
     width = 256 if settings.backbone in ("conv", "mlp") else None
     channels = (256, 256) if settings.backbone == "mlp" else (16, 32, 64)
     layers = encoder_of(settings.backbone, problem.shape, channels=channels)
@@ -473,7 +503,19 @@ def networks_of(settings: Any, problem: Problem) -> tuple[Network, Network, Netw
 def kmeans_of(
     settings: Any, num_clusters: int, num_clustered: int | None, local: Local
 ) -> FeatureKMeans:
-    """Builds federated k-means of the features, for `cluster_by` k-means and auto."""
+    """Builds federated k-means of the features, for `cluster_by` k-means and auto.
+
+    Args:
+        settings: settings of one run, of which `whiten`, `cluster_by` and
+            `max_heterogeneity` are used.
+        num_clusters: K, the number of clusters.
+        num_clustered: number of examples to cluster, the first in the pool; None
+            clusters all examples.
+        local: local training of a client, whose number of examples at a time is used.
+
+    Returns:
+        Federated k-means of the features.
+    """
     kmeans = FeatureKMeans(
         num_clusters,
         whitening=HALF if settings.whiten else 0.0,
@@ -486,7 +528,15 @@ def kmeans_of(
 
 
 def local_of(settings: Any, view: Augment) -> Local:
-    """Returns the local training of a client in a round of the first stage."""
+    """Returns the local training of a client in a round of the first stage.
+
+    Args:
+        settings: settings of one run.
+        view: function from a key and an example to an augmented example.
+
+    Returns:
+        The local training, with its optimizer and schedule.
+    """
     if settings.optimizer == "adam":
         optimizer = optax.adam(settings.learning_rate)
         schedule = optax.constant_schedule(1.0)

@@ -118,7 +118,14 @@ class Orchestra(Method):
         return MethodSpec(self.name, settings, self.builder(problem), "global")
 
     def defaults(self, problem: Problem) -> list[dict[str, Any]]:
-        """Returns the settings that preset and data choose; the last value counts."""
+        """Returns the settings that preset and data choose; the last value counts.
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            Mappings from setting to value. A later mapping takes precedence.
+        """
         is_paper, num_clients = self.preset == "paper", problem.num_clients
         backbone = backbone_of(problem.shape)
         values: list[dict[str, Any]] = [
@@ -167,12 +174,26 @@ class Orchestra(Method):
 
 
 def is_square(shape: tuple[int, ...]) -> bool:
-    """Returns whether the examples are square images, for quarter turns."""
+    """Returns whether the examples are square images, for quarter turns.
+
+    Args:
+        shape: shape of one example, (F,) or (H, W, C).
+
+    Returns:
+        True for images of equal height and width.
+    """
     return len(shape) == 3 and shape[0] == shape[1]
 
 
 def views_of(shape: tuple[int, ...]) -> tuple[Augment, Augment]:
-    """Returns the augmentations for the target network and for the online network."""
+    """Returns the augmentations for the target network and for the online network.
+
+    Args:
+        shape: shape of one example, (F,) or (H, W, C).
+
+    Returns:
+        Two functions from a key and an example to an augmented example.
+    """
     if len(shape) == 1:
         return vector_view, vector_view
     if shape[2] == 1:

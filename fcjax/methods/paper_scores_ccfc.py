@@ -124,6 +124,13 @@ def scores_of(dataset: str, method: str) -> dict[float, dict[str, float]]:
 
     The scores of a central method are the same for each p. The result is empty for a
     data set that is not in the paper.
+
+    Args:
+        dataset: name of the data set, for example "mnist".
+        method: name of the method in the paper, for example "k-FED".
+
+    Returns:
+        Scores by p, and by "nmi" and "kappa".
     """
     result: dict[float, dict[str, float]] = {}
     for name, scores in (("nmi", NMI), ("kappa", KAPPA)):

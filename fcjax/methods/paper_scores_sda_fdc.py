@@ -131,6 +131,13 @@ def scores_of(dataset: str, method: str) -> dict[float, dict[str, float]]:
     The scores of a central method are the same for each p. The result is empty for a
     data set or a method that is not in the paper. SDA-FC-FCM is not in this paper; its
     scores are from the CCFC paper, which has the same scores for the other methods.
+
+    Args:
+        dataset: name of the data set, for example "mnist".
+        method: name of the method in fcjax, for example "sda-fdc".
+
+    Returns:
+        Scores by p, and by "nmi" and "kappa".
     """
     if method == "sda-fc-fcm":
         return ccfc.scores_of(dataset, "SDA-FC-FCM")

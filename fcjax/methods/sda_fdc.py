@@ -89,7 +89,14 @@ class ServerClustering(Method):
         )
 
     def defaults(self, problem: Problem) -> list[Mapping[str, Any]]:
-        """Returns the settings that preset and data choose; the last value counts."""
+        """Returns the settings that preset and data choose; the last value counts.
+
+        Args:
+            problem: the data and the clients.
+
+        Returns:
+            Mappings from setting to value. A later mapping takes precedence.
+        """
         values = [self.overrides, VECTORS if len(problem.shape) == 1 else {}]
         if self.preset != "paper":
             # A GAN needs about twelve steps in each epoch.
@@ -105,7 +112,15 @@ class ServerClustering(Method):
 
     @staticmethod
     def clustering(settings: Any, problem: Problem) -> Clustering:
-        """Builds the clustering of the server."""
+        """Builds the clustering of the server.
+
+        Args:
+            settings: settings of one run, an object with one attribute per setting.
+            problem: the data and the clients.
+
+        Returns:
+            The clustering as pure functions.
+        """
         raise NotImplementedError
 
     def adapt(self, split: Split, *, labelled: bool) -> Split:
@@ -315,6 +330,12 @@ def gan_of(shape: tuple[int, ...]) -> Gan:
 
     The networks for vectors are from CCEGAN, and those for images from SDA-FC. Both are
     code of the authors.
+
+    Args:
+        shape: shape of one example, (F,) or (H, W, C).
+
+    Returns:
+        The generator and the discriminator.
     """
     if len(shape) == 1:
         return nn.mlp_gan(shape[0])
@@ -327,6 +348,13 @@ def optimizers_of(settings: Any, shape: tuple[int, ...]) -> Pair:
     """Builds the optimizers of generator and discriminator.
 
     The betas of Adam for vectors are those of CCEGAN.
+
+    Args:
+        settings: settings of one run, with the learning rates of both networks.
+        shape: shape of one example, (F,) or (H, W, C).
+
+    Returns:
+        Two Adam optimizers, the generator's first.
     """
     adam = partial(optax.adam, b1=0.5, b2=0.9 if len(shape) == 1 else 0.999)
     rates = settings.generator_learning_rate, settings.discriminator_learning_rate
@@ -334,5 +362,12 @@ def optimizers_of(settings: Any, shape: tuple[int, ...]) -> Pair:
 
 
 def adam_of(settings: Any) -> optax.GradientTransformation:
-    """Builds the optimizer of the auto-encoder."""
+    """Builds the optimizer of the auto-encoder.
+
+    Args:
+        settings: settings of one run, of which `learning_rate` is used.
+
+    Returns:
+        Adam with this learning rate.
+    """
     return optax.adam(settings.learning_rate)

@@ -78,7 +78,14 @@ def compare_runs(
 
 
 def better(line: dict[Any, Any]) -> str:
-    """Returns which method is significantly better in a row of `compare_runs`."""
+    """Returns which method is significantly better in a row of `compare_runs`.
+
+    Args:
+        line: a row of `compare_runs`, of which `holm` and `difference` are used.
+
+    Returns:
+        "the first", "the second", or "no difference seen" for p-values of 0.05 or more.
+    """
     if not line["holm"] < SURE:
         return "no difference seen"
     return "the first" if line["difference"] > 0 else "the second"
@@ -168,6 +175,14 @@ def varied(
     """Returns the columns of both folders that vary in at least one of them.
 
     The seed and the columns of `but` are left out.
+
+    Args:
+        first: runs of the first folder.
+        second: runs of the second folder.
+        but: columns to leave out.
+
+    Returns:
+        The columns, in the order of the first folder.
     """
     both = {*first[0].folder.columns} & {*second[0].folder.columns} - {"seed", *but}
     names = dict.fromkeys(

@@ -261,6 +261,13 @@ def by_setting(
 
     The rounds of an extended grid are in the order of the commands. Numbers stand
     before text, because the two cannot be compared.
+
+    Args:
+        history: rounds, one row per run and round.
+        by: columns that define the order, the most important first.
+
+    Returns:
+        The sorted rounds. Rounds with equal values keep their order.
     """
     return sorted(
         history,

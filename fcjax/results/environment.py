@@ -58,7 +58,14 @@ def processor() -> str:
 
 
 def digest(array: np.ndarray) -> str:
-    """Returns a digest of shape, type and values of an array, 16 hexadecimal digits."""
+    """Returns a digest of shape, type and values of an array, 16 hexadecimal digits.
+
+    Args:
+        array: the array.
+
+    Returns:
+        The digest.
+    """
     result = hashlib.blake2b(f"{array.shape} {array.dtype}".encode(), digest_size=8)
     result.update(np.ascontiguousarray(array).data)
     return result.hexdigest()

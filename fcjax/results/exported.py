@@ -133,7 +133,16 @@ def export_model(
 
 
 def select_weights(program: Program, hyper: PyTree, state: State) -> dict[str, Any]:
-    """Returns the weights of a program by path, for one run or for stacked runs."""
+    """Returns the weights of a program by path, for one run or for stacked runs.
+
+    Args:
+        program: the exported program, which names the paths of its weights.
+        hyper: hyper-parameters of one run, or stacked hyper-parameters of several runs.
+        state: state of one run, or stacked states of several runs.
+
+    Returns:
+        The weights. Stacked weights have a leading axis for the runs.
+    """
     named = leaves_by_path(hyper, state)
     return {path: named[path] for path in program.paths}
 
@@ -142,6 +151,14 @@ def leaves_by_path(hyper: PyTree, state: State) -> dict[str, Any]:
     """Returns the leaves of `hyper` and of the server state by path, in tree order.
 
     The state of the clients is not part of a global model.
+
+    Args:
+        hyper: hyper-parameters by name.
+        state: the state of server and clients.
+
+    Returns:
+        The leaves. A path is, for example, "hyper/NAME" or
+        "variables/params/Dense_0/kernel".
     """
     leaves = jax.tree_util.tree_leaves_with_path({"hyper": hyper})
     leaves += jax.tree_util.tree_leaves_with_path(state.server)
@@ -249,7 +266,16 @@ def cluster_centers(
     *,
     num_clusters: int,
 ) -> Float[np.ndarray, "K D"]:
-    """Returns the mean embedding of each cluster; NaN for empty clusters."""
+    """Returns the mean embedding of each cluster; NaN for empty clusters.
+
+    Args:
+        embedding: [n, D] the embeddings.
+        clusters: [n] the cluster of each embedding, in [0, K).
+        num_clusters: K, the number of clusters.
+
+    Returns:
+        [K, D] the centers.
+    """
     centers = np.full((num_clusters, embedding.shape[1]), np.nan)
     for k in np.unique(clusters):
         centers[k] = embedding[clusters == k].mean(axis=0)

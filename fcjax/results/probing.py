@@ -96,6 +96,13 @@ def test_rows(source: Source, dataset: Dataset) -> Bool[np.ndarray, "P"]:
 
     For data without splits, and for subsets of a data set, the test examples are a
     random sixth.
+
+    Args:
+        source: the source of the data set.
+        dataset: the data set of P examples.
+
+    Returns:
+        [P] True for test examples.
     """
     whole = source.limit is None and source.split == "all"
     if whole and source.dataset != "digits" and not Path(source.dataset).exists():
@@ -130,7 +137,15 @@ def linear_rows(
 
 
 def format_linear(linear: pd.DataFrame) -> pd.DataFrame:
-    """Returns a table of texts: the mean accuracy ± its 95 % interval over subsets."""
+    """Returns a table of texts: the mean accuracy ± its 95 % interval over subsets.
+
+    Args:
+        linear: the table `Probe.linear`.
+
+    Returns:
+        One row per protocol and number of labels. The column `draws` has the number of
+        subsets.
+    """
     by = ["protocol", "labels"]
     summary = tables.summarize(linear, by=by, values=["accuracy"])
     return tables.format_summary(summary).rename(columns={"seeds": "draws"})
@@ -165,7 +180,16 @@ def cluster_rows(
 def client_scores(
     labels: np.ndarray, clusters: np.ndarray, clients: np.ndarray
 ) -> dict[str, float]:
-    """Returns the mean of the clients' scores, weighted by the number of examples."""
+    """Returns the mean of the clients' scores, weighted by the number of examples.
+
+    Args:
+        labels: [P] true classes.
+        clusters: [P] cluster of each example.
+        clients: [P] client of each example, -1 for none.
+
+    Returns:
+        The means by name of the score.
+    """
     names = np.unique(clients[clients >= 0])
     indices = [np.flatnonzero(clients == name) for name in names]
     padded = np.array([np.resize(i, max(map(len, indices))) for i in indices])

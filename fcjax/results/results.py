@@ -392,7 +392,15 @@ class Results:
         return run
 
     def export(self, out: str | Path) -> None:
-        """Writes the only run for programs without fcjax, see `Run.export`."""
+        """Writes the files of the only run, see `Run.export`.
+
+        Args:
+            out: folder of the files.
+
+        Raises:
+            ValueError: there are several runs, the clients have no common model, or
+                `out` cannot be written.
+        """
         self.run().export(out)
 
     @property
@@ -472,7 +480,13 @@ def check_same_data(runs: Sequence[Run]) -> None:
 
 
 def write_consensus(out: Path, runs: Ensemble, combined: Consensus) -> None:
-    """Writes the files of `Results.consensus` into the folder `out`."""
+    """Writes the files of `Results.consensus` into the folder `out`.
+
+    Args:
+        out: the folder, which exists.
+        runs: the runs that form the consensus.
+        combined: the consensus of the runs.
+    """
     scored = runs.runs[0].scored_examples
     dataset, labels = scored.dataset, scored.dataset.labels
     columns = {
@@ -524,7 +538,13 @@ def least_confident(combined: Consensus) -> tuple[list[np.ndarray], list[str]]:
 
 
 def write_comparison(out: Path, table: pd.DataFrame, title: str) -> None:
-    """Writes the files of `Results.compare` into the folder `out`."""
+    """Writes the files of `Results.compare` into the folder `out`.
+
+    Args:
+        out: the folder; a missing folder is created.
+        table: the result of `compare_runs`.
+        title: title of the figure.
+    """
     out.mkdir(parents=True, exist_ok=True)
     numbers = table.drop(columns="better")
     numbers.to_csv(out / "comparison.csv", index=False, float_format="%.6g")
@@ -545,7 +565,13 @@ def write_comparison(out: Path, table: pd.DataFrame, title: str) -> None:
 
 
 def draw_agreements(runs: Ensemble, order: Sequence[int], path: Path) -> None:
-    """Draws the adjusted Rand index of each pair of runs, with runs in this order."""
+    """Draws the adjusted Rand index of each pair of runs, with runs in this order.
+
+    Args:
+        runs: the runs.
+        order: indices of the runs, from top to bottom of the matrix.
+        path: file to write; the ending sets the format.
+    """
     pairs = pairwise_agreement(runs.clusters, client_of_example=runs.clients)
     names = [runs.runs[i].name for i in order]
     title = f"agreement of pairs of runs on {runs.runs[0].row['dataset']}"

@@ -169,7 +169,18 @@ class Run:
         return exported.predict(self.model, self._like(x)).clusters
 
     def transform(self, x: Any) -> np.ndarray:
-        """Returns the embedding of new examples, float [n, D]; see `predict`."""
+        """Returns the embedding of new examples.
+
+        Args:
+            x: [n, ...] examples with the shape and the scale of the data set of the
+                run.
+
+        Returns:
+            The embedding, float [n, D].
+
+        Raises:
+            ValueError: the clients have no common model, or the shape differs.
+        """
         return exported.predict(self.model, self._like(x)).embedding
 
     def _like(self, x: Any) -> np.ndarray:
@@ -289,7 +300,14 @@ class Run:
             raise ValueError(f"out {out} cannot be written ({error})") from error
 
     def save(self, path: str | Path) -> None:
-        """Writes the exported model to a file for `fcjax.results.exported.read`."""
+        """Writes the exported model to a file for `fcjax.results.exported.read`.
+
+        Args:
+            path: file to write.
+
+        Raises:
+            ValueError: the clients have no common model.
+        """
         self.folder.save_model(self.params, Path(path))
 
 
@@ -343,7 +361,11 @@ class ScoredExamples:
         return distances
 
     def write(self, out: Path) -> None:
-        """Writes assignments.csv, and embeddings.npz if there is a global model."""
+        """Writes assignments.csv, and embeddings.npz if there is a global model.
+
+        Args:
+            out: folder of the files, which exists.
+        """
         columns = {
             "example": self.names,
             "client": self.clients,

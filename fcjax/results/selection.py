@@ -49,7 +49,14 @@ class Ensemble(NamedTuple):
     runs do not associate their clusters. None for clusterings of all examples."""
 
     def take(self, indices: Sequence[int]) -> "Ensemble":
-        """Returns the ensemble of the runs with these indices."""
+        """Returns the ensemble of the runs with these indices.
+
+        Args:
+            indices: indices of the runs, in the order of the result.
+
+        Returns:
+            The ensemble of these runs.
+        """
         indices = list(indices)
         return Ensemble(
             tuple(self.runs[i] for i in indices),
@@ -98,7 +105,14 @@ class Ensemble(NamedTuple):
         return all(run.row.get("nmi") is not None for run in self.runs)
 
     def values(self, name: str) -> Float[np.ndarray, "R"]:
-        """Returns a column of results.csv, with NaN for empty cells."""
+        """Returns a column of results.csv, with NaN for empty cells.
+
+        Args:
+            name: the name of the column.
+
+        Returns:
+            [R] the value of each run.
+        """
         cells = (run.row.get(name) for run in self.runs)
         return np.array([np.nan if x is None else x for x in cells], float)
 
@@ -118,6 +132,12 @@ class Ensemble(NamedTuple):
         """Returns the embeddings of these examples by the global model of each run.
 
         The result is None if a run has no global model.
+
+        Args:
+            indices: [n] indices of the examples.
+
+        Returns:
+            One array [n, D] per run. D may differ between runs.
         """
         if not all(run.has_model for run in self.runs):
             return None
@@ -191,6 +211,12 @@ def criteria(runs: Ensemble) -> dict[Criterion, Float[np.ndarray, "R"]]:
     """Returns the values of all criteria for all runs; higher is better.
 
     A run that collapsed or diverged has NaN.
+
+    Args:
+        runs: the runs.
+
+    Returns:
+        [R] values by name of the criterion.
     """
     values, ok_runs = {}, runs.take(runs.ok)
     for name in CRITERIA:
@@ -201,7 +227,15 @@ def criteria(runs: Ensemble) -> dict[Criterion, Float[np.ndarray, "R"]]:
 
 
 def by_agreement(runs: Ensemble, measure: Callable) -> Float[np.ndarray, "R"]:
-    """Returns the mean agreement of each run with the other runs."""
+    """Returns the mean agreement of each run with the other runs.
+
+    Args:
+        runs: the runs.
+        measure: the agreement of two clusterings, such as `ari` or `nmi`.
+
+    Returns:
+        [R] the mean agreements.
+    """
     pairs = pairwise_agreement(
         runs.clusters, client_of_example=runs.clients, measure=measure
     )
@@ -212,6 +246,12 @@ def by_consensus(runs: Ensemble) -> Float[np.ndarray, "R"]:
     """Returns the agreement of each run with the consensus of all runs.
 
     The consensus has the same number of clusters as the run.
+
+    Args:
+        runs: the runs.
+
+    Returns:
+        [R] the agreement as adjusted Rand index; NaN for a single run.
     """
     if len(runs.runs) < 2:
         return np.full(len(runs.runs), np.nan)
@@ -231,7 +271,14 @@ def by_consensus(runs: Ensemble) -> Float[np.ndarray, "R"]:
 
 
 def by_others(runs: Ensemble) -> Float[np.ndarray, "R"]:
-    """Returns the pooled rank of each run's silhouette in all embeddings."""
+    """Returns the pooled rank of each run's silhouette in all embeddings.
+
+    Args:
+        runs: the runs.
+
+    Returns:
+        [R] the ranks; NaN if a run has no global model.
+    """
     indices = runs.sample()
     embeddings = runs.embeddings(indices)
     if embeddings is None:
@@ -241,7 +288,14 @@ def by_others(runs: Ensemble) -> Float[np.ndarray, "R"]:
 
 
 def by_input(runs: Ensemble) -> Float[np.ndarray, "R"]:
-    """Returns the silhouette of each run on the raw examples."""
+    """Returns the silhouette of each run on the raw examples.
+
+    Args:
+        runs: the runs.
+
+    Returns:
+        [R] the silhouettes, in [-1, 1]; NaN for runs whose clients cluster separately.
+    """
     indices = runs.sample()
     flat = runs.dataset.examples[indices].reshape(len(indices), -1).astype(float)
     values = silhouettes(flat, runs.clusters[:, indices])
@@ -254,6 +308,12 @@ def by_loss(runs: Ensemble) -> Float[np.ndarray, "R"]:
     """Returns the negative loss of the last round of each run.
 
     Losses of different methods or settings are not comparable.
+
+    Args:
+        runs: the runs.
+
+    Returns:
+        [R] the negative losses; NaN for runs without rounds.
     """
     histories = [x.folder.of_runs(x.folder.rounds, [x.params]) for x in runs.runs]
     losses = [rounds[-1]["loss"] if rounds else np.nan for rounds in histories]
@@ -273,7 +333,14 @@ CRITERIA: Mapping[Criterion, Callable[[Ensemble], Float[np.ndarray, "R"]]] = {
 
 
 def ranking(values: Float[np.ndarray, "R"]) -> list[int]:
-    """Returns the indices of the runs by descending value, with NaN at the end."""
+    """Returns the indices of the runs by descending value, with NaN at the end.
+
+    Args:
+        values: [R] the value of each run.
+
+    Returns:
+        The R indices. Runs of equal value keep their order.
+    """
     return np.argsort(
         np.where(np.isnan(values), np.inf, -values), kind="stable"
     ).tolist()
@@ -345,6 +412,13 @@ def correlation(
     """Returns Spearman's rank correlation over the runs with a value.
 
     The result is NaN if values or scores are constant.
+
+    Args:
+        values: [R] the value of a criterion for each run; NaN for none.
+        scores: [R] the score of each run, such as its NMI.
+
+    Returns:
+        The correlation, in [-1, 1].
     """
     known = ~np.isnan(values)
     values, scores = values[known], scores[known]
@@ -354,12 +428,28 @@ def correlation(
 
 
 def regret(values: Float[np.ndarray, "R"], scores: Float[np.ndarray, "R"]) -> float:
-    """Returns the best score minus the score of the run with the largest value."""
+    """Returns the best score minus the score of the run with the largest value.
+
+    Args:
+        values: [R] the value of a criterion for each run; NaN for none.
+        scores: [R] the score of each run, such as its NMI.
+
+    Returns:
+        The difference, at least 0.
+    """
     return float(scores.max() - scores[ranking(values)[0]])
 
 
 def why_not(name: Criterion, runs: Ensemble) -> str:
-    """Returns the reason why no run has a value of a criterion."""
+    """Returns the reason why no run has a value of a criterion.
+
+    Args:
+        name: the criterion.
+        runs: the runs.
+
+    Returns:
+        The reason, for an error message.
+    """
     required = {"agreement": 2, "agreement_nmi": 2, "consensus": 2, "others": 3}
     least = required.get(name, 1)
     if len(runs.ok) < least:
@@ -418,7 +508,15 @@ def consensus_of(
 
 
 def consensus_scores(runs: Ensemble, combined: Consensus) -> pd.DataFrame:
-    """Returns a table of the scores of the consensus, and the runs' mean and best."""
+    """Returns a table of the scores of the consensus, and the runs' mean and best.
+
+    Args:
+        runs: the runs, whose data has labels.
+        combined: the consensus of the runs.
+
+    Returns:
+        One row per clustering, with the columns `SCORES`.
+    """
     labels, has_cluster = runs.dataset.labels, combined.clusters >= 0
     assert labels is not None
     # In results.csv, the scores of clients that cluster separately are means.
@@ -434,7 +532,15 @@ def consensus_scores(runs: Ensemble, combined: Consensus) -> pd.DataFrame:
 
 
 def confidence_text(runs: Ensemble, combined: Consensus) -> str:
-    """Returns a sentence on the confidence of the consensus."""
+    """Returns a sentence on the confidence of the consensus.
+
+    Args:
+        runs: the runs that form the consensus.
+        combined: the consensus of the runs.
+
+    Returns:
+        The shares of examples with high and with low confidence, in percent.
+    """
     confidence = combined.confidence[~np.isnan(combined.confidence)]
     number, missing = len(runs.runs), len(combined.confidence) - len(confidence)
     text = (
@@ -584,6 +690,13 @@ def suggest(stabilities: Mapping[int, Stability]) -> tuple[int | None, str]:
 
     The number is None if its trade-off exceeds the next one by no more than the
     standard error of their difference.
+
+    Args:
+        stabilities: the stability of the runs, by number of clusters; at least two
+            numbers.
+
+    Returns:
+        The number of clusters or None, and the reason as a sentence.
     """
     means = {k: float(np.mean(x.trade_off)) for k, x in stabilities.items()}
     best, second = sorted(means, key=lambda k: -means[k])[:2]

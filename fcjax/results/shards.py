@@ -45,7 +45,14 @@ def find(folders: Iterable[Path]) -> list[Path]:
 
 
 def missing(folders: Sequence[Path]) -> list[str]:
-    """Returns one line per missing shard and per folder without a finished run."""
+    """Returns one line per missing shard and per folder without a finished run.
+
+    Args:
+        folders: the results folders of the shards.
+
+    Returns:
+        The lines; an empty list if nothing is missing.
+    """
     names = [(x.parent, re.fullmatch(SHARD, x.name)) for x in folders]
     grids = dict.fromkeys((parent, int(name[2])) for parent, name in names if name)
     expected = [
@@ -107,7 +114,13 @@ def merge(folders: Sequence[Path], out: Path) -> Folder:
 
 
 def copy_runs(results: Folder, source: Folder, points: Sequence[Point]) -> None:
-    """Copies runs of another folder, in the order in which training writes them."""
+    """Copies runs of another folder, in the order in which training writes them.
+
+    Args:
+        results: the folder that gets the runs.
+        source: the folder that has the runs.
+        points: axis values of the runs.
+    """
     results.add_rounds(source.of_runs(source.rounds, points))
     results.add_assignments(
         points, [source.assignment_arrays(point) for point in points]
@@ -122,5 +135,12 @@ def copy_runs(results: Folder, source: Folder, points: Sequence[Point]) -> None:
 
 
 def scores(row: Row) -> Row:
-    """Returns a row without the columns of time."""
+    """Returns a row without the columns of time.
+
+    Args:
+        row: a row of results.csv.
+
+    Returns:
+        The other columns.
+    """
     return {name: value for name, value in row.items() if name not in TIMES}

@@ -308,11 +308,25 @@ class Folder:
         return rows
 
     def is_requested(self, point: Point) -> bool:
-        """Returns whether the command asks for this run."""
+        """Returns whether the command asks for this run.
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            True for a requested run, finished or not.
+        """
         return self.key(point) in self._requested
 
     def is_pending(self, point: Point) -> bool:
-        """Returns whether the command asks for this run, and the run has not ended."""
+        """Returns whether the command asks for this run, and the run has not ended.
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            True for a requested run without a row in results.csv.
+        """
         return self.is_requested(point) and self.key(point) not in self._finished
 
     @property
@@ -337,23 +351,52 @@ class Folder:
         return [level, *(name for name in varied if name != "seed")]
 
     def requested(self, rows: Iterable[Row]) -> list[Row]:
-        """Returns those of `rows` (or `rounds`) that belong to requested runs."""
+        """Returns the rows of the requested runs.
+
+        Args:
+            rows: rows of results.csv or history.csv.
+
+        Returns:
+            The rows of these runs, in the same order.
+        """
         return self.of_runs(rows, self._points)
 
     def of_runs(self, rows: Iterable[Row], points: Iterable[Point]) -> list[Row]:
-        """Returns those rows that belong to these runs."""
+        """Returns the rows of some runs.
+
+        Args:
+            rows: rows of results.csv or history.csv.
+            points: axis values of the runs.
+
+        Returns:
+            The rows of these runs, in the same order.
+        """
         runs = set(map(self.key, points))
         return [row for row in rows if self.key(row) in runs]
 
     def history_of(self, points: Sequence[Point]) -> list[list[Row]]:
-        """Returns one list of rounds per run, in order."""
+        """Returns one list of rounds per run, in order.
+
+        Args:
+            points: axis values of the runs.
+
+        Returns:
+            One list per run. Its rows of history.csv are in the order of training.
+        """
         histories: dict[tuple, list[Row]] = {self.key(point): [] for point in points}
         for row in self.of_runs(self.rounds, points):
             histories[self.key(row)].append(row)
         return list(histories.values())
 
     def key(self, row: Mapping[str, Any]) -> tuple[float, ...]:
-        """Returns the axis values of a row, which identify its run."""
+        """Returns the axis values of a row, which identify its run.
+
+        Args:
+            row: a row of results.csv or history.csv, or a point.
+
+        Returns:
+            The values in the order of `names`.
+        """
         return tuple(float(row[name]) for name in self.names)
 
     def _point(self, row: Row) -> Point:
@@ -362,30 +405,64 @@ class Folder:
     # --- Names of runs
 
     def describe(self, point: Point) -> str:
-        """Returns the settings and the seed of a run, such as "p 0.25, seed 0"."""
+        """Returns the settings and the seed of a run, such as "p 0.25, seed 0".
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            Names and values.
+        """
         return ", ".join(f"{name} {point[name]:g}" for name in [*self.settings, "seed"])
 
     def place_of(self, points: Sequence[Point]) -> str:
         """Returns the position of runs in the grid, such as "runs 4 to 6 of 9".
 
         The text is "" if the grid has one run.
+
+        Args:
+            points: axis values of consecutive runs.
+
+        Returns:
+            The position, from 1.
         """
         first, last = (self._points.index(points[i]) + 1 for i in (0, -1))
         which = f"run {first}" if first == last else f"runs {first} to {last}"
         return f"{which} of {count}" if (count := len(self._points)) > 1 else ""
 
     def log_name(self, point: Point) -> str:
-        """Returns the name of a run in logs: its settings and its seed."""
+        """Returns the name of a run in logs: its settings and its seed.
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            The name, with a digest of all axis values.
+        """
         return self._file_name(point, [*self.settings, "seed"])
 
     def model_path(self, point: Point) -> Path:
-        """Returns the path of the exported model of a run."""
+        """Returns the path of the exported model of a run.
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            The path of an .npz file in models/. The file need not exist.
+        """
         # All axis values together may be too long for the name of a file.
         name = self._file_name(point, [self.names[0], self.names[-1]])
         return self.directory / "models" / f"{name}.npz"
 
     def communities_path(self, point: Point) -> Path:
-        """Returns the path of the communities of a run."""
+        """Returns the path of the communities of a run.
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            The path of an .npz file in communities/. The file need not exist.
+        """
         return self.directory / "communities" / self.model_path(point).name
 
     def _file_name(self, point: Point, names: Sequence[str]) -> str:
@@ -537,7 +614,14 @@ class Folder:
         return exported.read(self._memory[path] if self.in_memory else path)
 
     def has_model(self, point: Point) -> bool:
-        """Returns whether the clients of a run have a common model."""
+        """Returns whether the clients of a run have a common model.
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            True if the model is in memory or in a file.
+        """
         path = self.model_path(point)
         return path in self._memory or path.exists()
 
@@ -575,11 +659,26 @@ class Folder:
         write_arrays(path, self._read(self.model_path(point)), compressed=False)
 
     def add_communities(self, point: Point, communities: CommunityAssignments) -> None:
-        """Writes the communities of a run."""
+        """Writes the communities of a run.
+
+        Args:
+            point: axis values of the run.
+            communities: the communities of the clients' clusters.
+        """
         self._write(self.communities_path(point), communities._asdict())
 
     def communities(self, point: Point) -> CommunityAssignments | None:
-        """Returns the communities of a run; None for methods without communities."""
+        """Returns the communities of a run; None for methods without communities.
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            The communities of the clients' clusters.
+
+        Raises:
+            ValueError: the file cannot be read.
+        """
         arrays = self._read(self.communities_path(point))
         return CommunityAssignments(**arrays) if arrays else None
 
@@ -659,6 +758,12 @@ class Folder:
         """Returns the checkpoint folder of a batch of runs, and removes all others.
 
         A run that resumed from an outdated checkpoint would leave a gap in its history.
+
+        Args:
+            points: axis values of the runs.
+
+        Returns:
+            The path, which need not exist. A digest of the axis values is its name.
         """
         name = fingerprint(*map(self.key, points))
         folder = self.directory / "checkpoints" / name
@@ -701,6 +806,9 @@ class Folder:
         """Adds rounds of finished runs from another folder.
 
         Rounds of the same runs that a killed command left here are replaced.
+
+        Args:
+            rows: rows of history.csv.
         """
         runs = set(map(self.key, rows))
         self.rounds = [r for r in self.rounds if self.key(r) not in runs] + [*rows]
@@ -708,7 +816,11 @@ class Folder:
             write_rows(self.directory / "history.csv", self.rounds)
 
     def add_rows(self, rows: Iterable[Row]) -> None:
-        """Adds finished runs to results.csv, sorted by their axis values."""
+        """Adds finished runs to results.csv, sorted by their axis values.
+
+        Args:
+            rows: rows of results.csv.
+        """
         self.rows = sorted([*self.rows, *rows], key=self.key)
         self._finished = set(map(self.key, self.rows))
         if self.saves:
@@ -808,6 +920,13 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Returns the settings that differ between two configurations.
 
     These include settings that only one of them has. The command is ignored.
+
+    Args:
+        one: the first configuration, as in config.json.
+        other: the second configuration.
+
+    Returns:
+        The names of the settings, in alphabetical order.
     """
     missing = object()
     names = {**one, **other}.keys() - {"command"}
@@ -887,7 +1006,14 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def value_of(text: str) -> int | float | str | None:
-    """Returns the value of a cell: an integer, a float, a text, or None if empty."""
+    """Returns the value of a cell: an integer, a float, a text, or None if empty.
+
+    Args:
+        text: the text of a cell in a CSV file.
+
+    Returns:
+        The value.
+    """
     for kind in (int, float):
         try:
             return kind(text)
@@ -897,7 +1023,15 @@ def value_of(text: str) -> int | float | str | None:
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> list[str]:
-    """Writes a CSV file atomically, and returns its columns."""
+    """Writes a CSV file atomically, and returns its columns.
+
+    Args:
+        path: file to write.
+        rows: the rows. A column that a row lacks is an empty cell.
+
+    Returns:
+        The columns, in the order of their first appearance.
+    """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     write_whole(path, _csv(rows, columns))
     return columns
@@ -912,7 +1046,12 @@ def _csv(rows: Sequence[Row], columns: Sequence[str], *, header: bool = True) ->
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a text file atomically: complete or not at all."""
+    """Writes a text file atomically: complete or not at all.
+
+    Args:
+        path: file to write.
+        text: the content of the file.
+    """
     temporary = path.with_suffix(path.suffix + ".tmp")
     with temporary.open("w") as file:
         _flush(file, text)
@@ -929,7 +1068,13 @@ def _flush(file: IO[str], text: str) -> None:
 def write_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], *, compressed: bool = True
 ) -> None:
-    """Writes an npz file atomically; creates its folder if it is missing."""
+    """Writes an npz file atomically; creates its folder if it is missing.
+
+    Args:
+        path: file to write.
+        arrays: the arrays by name.
+        compressed: whether to compress the arrays.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
@@ -963,7 +1108,12 @@ def starts(directory: Path) -> list[dict[str, Any]]:
 
 
 def write_environment(directory: Path, starts: Sequence[dict[str, Any]]) -> None:
-    """Writes environment.json, with one entry per start of the command."""
+    """Writes environment.json, with one entry per start of the command.
+
+    Args:
+        directory: the results folder.
+        starts: the entries, the first start first.
+    """
     text = json.dumps(starts, indent=2) + "\n"
     write_whole(directory / "environment.json", text)
 
@@ -1010,7 +1160,14 @@ def record_environment(
 
 
 def digests(dataset: Dataset) -> dict[str, str]:
-    """Returns digests of the examples, labels and clients of a data set, by name."""
+    """Returns digests of the examples, labels and clients of a data set, by name.
+
+    Args:
+        dataset: the data set.
+
+    Returns:
+        The digests under the names in `DIGESTS`. Missing arrays have none.
+    """
     arrays = dataset.examples, dataset.labels, dataset.clients
     items = zip(DIGESTS, arrays, strict=True)
     return {name: digest(x) for name, x in items if x is not None}

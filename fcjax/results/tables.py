@@ -145,14 +145,27 @@ def _sides(table: pd.DataFrame) -> list[str]:
 
 
 def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "g") -> str:
-    """Returns a table as aligned Markdown, with floats in the format `form`."""
+    """Returns a table as aligned Markdown.
+
+    Args:
+      table: the table, or one mapping from column to value per row.
+      form: format of floats, for example "g" or ".3f".
+
+    Returns:
+      The text, one line per row.
+    """
     table = pd.DataFrame(table)
     cells, sides = table.map(_number, form=form), _sides(table)
     return cells.to_markdown(index=False, disable_numparse=True, colalign=sides)
 
 
 def show(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str = "g") -> None:
-    """Prints a table as aligned Markdown, with floats in the format `form`."""
+    """Prints a table as aligned Markdown.
+
+    Args:
+      table: the table, or one mapping from column to value per row.
+      form: format of floats, for example "g" or ".3f".
+    """
     print(to_text(table, form))
 
 
@@ -161,6 +174,12 @@ def to_latex(table: pd.DataFrame) -> str:
 
     The comments name the required package and the number of seeds. The seeds have a
     column only if their number varies.
+
+    Args:
+      table: table of texts, such as the result of `format_summary`.
+
+    Returns:
+      The text of the file.
     """
     head = "% needs \\usepackage{booktabs}\n"
     if "seeds" in table:

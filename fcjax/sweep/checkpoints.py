@@ -138,7 +138,14 @@ class Checkpoints:
         self._last_save = time.monotonic()
 
     def path_of(self, position: Position) -> Path:
-        """Returns the path of the checkpoint of a round."""
+        """Returns the path of the checkpoint of a round.
+
+        Args:
+            position: stage and number of the round.
+
+        Returns:
+            The path, directory/STAGE-ROUND.
+        """
         return self._directory / f"{position.stage:02d}-{position.round:06d}"
 
     def wait(self) -> None:

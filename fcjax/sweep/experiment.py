@@ -40,7 +40,14 @@ class Experiment(NamedTuple):
     """Lines on the preparation of the data and on its memory."""
 
     def grid(self, batch: Batch) -> Grid:
-        """Returns the inputs of the program of a batch."""
+        """Returns the inputs of the program of a batch.
+
+        Args:
+            batch: the runs, one of `batches`.
+
+        Returns:
+            The grid. Each process has the examples of its own clients.
+        """
         if not isinstance(self.pool, np.ndarray):
             return batch.grid(self.pool)
         grid = batch.grid(data.HostPool(self.pool))
@@ -48,7 +55,14 @@ class Experiment(NamedTuple):
         return grid._replace(federations=grid.federations._replace(pool=pool))
 
     def left_out(self, batch: Batch) -> Federation | None:
-        """Returns the examples without a client, if the method can assign them."""
+        """Returns the examples without a client, if the method can assign them.
+
+        Args:
+            batch: the runs, one of `batches`.
+
+        Returns:
+            A federation of these examples; None for methods without a global model.
+        """
         if not isinstance(self.pool, np.ndarray):
             return batch.left_out(self.pool)
         federation = batch.left_out(data.HostPool(self.pool))
@@ -229,7 +243,14 @@ def command(task: Task) -> dict[str, Any]:
 
 
 def script_of(method: type[Method]) -> str:
-    """Returns the name of the Python file of a method, without its ending."""
+    """Returns the name of the Python file of a method, without its ending.
+
+    Args:
+        method: class of the method.
+
+    Returns:
+        The name, for example "ccfc"; "" for a class that is not from a file.
+    """
     return Path(getattr(sys.modules.get(method.__module__), "__file__", "")).stem
 
 
@@ -303,13 +324,27 @@ def configuration(task: Task, method: MethodSpec, point: Point) -> dict[str, Any
 
 
 def effective_settings(experiment: Experiment) -> set[str]:
-    """Returns the settings that have an effect on the results."""
+    """Returns the settings that have an effect on the results.
+
+    Args:
+        experiment: the prepared experiment.
+
+    Returns:
+        Names of settings, as in config.json.
+    """
     config = experiment.folder.config
     return {"preset", *config, *config["swept"], *config["defaults"]}
 
 
 def default_folder(config: Mapping[str, Any]) -> Path:
-    """Returns the default results folder, runs/METHOD-DATASET-HASH."""
+    """Returns the default results folder, runs/METHOD-DATASET-HASH.
+
+    Args:
+        config: the configuration, which decides the digest in the name.
+
+    Returns:
+        The path, relative to the working directory.
+    """
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     return Path("runs") / (
         f"{config['method']}-{short_name(config['dataset'])}-{digest[:8]}"

@@ -107,7 +107,15 @@ def compile_for(
 
 
 def shapes(batch: Batch, experiment: Experiment) -> Grid:
-    """Returns the grid of a batch with the shapes of its federations, without data."""
+    """Returns the grid of a batch with the shapes of its federations, without data.
+
+    Args:
+        batch: the runs.
+        experiment: the grid of the batch.
+
+    Returns:
+        The grid, with a `jax.ShapeDtypeStruct` for each array of the federations.
+    """
     grid = experiment.grid(batch)
     federations = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), grid.federations
@@ -116,7 +124,14 @@ def shapes(batch: Batch, experiment: Experiment) -> Grid:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Returns whether an error of JAX means that the device has too little memory."""
+    """Returns whether an error of JAX means that the device has too little memory.
+
+    Args:
+        error: the error of JAX.
+
+    Returns:
+        True for RESOURCE_EXHAUSTED.
+    """
     return "RESOURCE_EXHAUSTED" in str(error)
 
 
@@ -311,7 +326,15 @@ def fit_batch(
 
 
 def least_seconds(program: Fitted, chip: Chip) -> float:
-    """Returns a lower bound of the seconds of one execution of a program."""
+    """Returns a lower bound of the seconds of one execution of a program.
+
+    Args:
+        program: the compiled program.
+        chip: the peak rates of the device.
+
+    Returns:
+        The seconds of the arithmetic at the peak rates.
+    """
     return chip.least_seconds(program.counts.operations)
 
 
@@ -323,7 +346,16 @@ HEADER = (
 
 
 def line(program: Fitted, chip: Chip) -> str:
-    """Returns the row of a program in the printed table, see `HEADER`."""
+    """Returns the line of a program in the printed table.
+
+    Args:
+        program: the compiled program.
+        chip: the peak rates of the device.
+
+    Returns:
+        The cells in the columns of `HEADER`. The mark "*" stands for loops whose length
+        depends on the data.
+    """
     memory, counts = program.memory, program.counts
     collectives = (f"{number} {name}" for name, number in program.collectives.items())
     return (
@@ -337,7 +369,15 @@ def line(program: Fitted, chip: Chip) -> str:
 
 
 def row(program: Fitted, chip: Chip) -> dict[str, Any]:
-    """Returns the entry of a program in the JSON file, for one device."""
+    """Returns the entry of a program in the JSON file, for one device.
+
+    Args:
+        program: the compiled program.
+        chip: the peak rates of the device.
+
+    Returns:
+        Values by name. Memory is in bytes and time in seconds.
+    """
     memory, counts = program.memory, program.counts
     return {
         "program": program.name,

@@ -80,7 +80,14 @@ class Task:
         return Task(dataclasses.replace(self.method, **settings), **parts)
 
     def with_method(self, method: type[Method]) -> "Task":
-        """Returns the task for another method, with the settings that both have."""
+        """Returns the task for another method, with the settings that both have.
+
+        Args:
+            method: class of the other method.
+
+        Returns:
+            The task, whose other settings have their defaults.
+        """
         common = {x.name for x in dataclasses.fields(method)} & {*given(self.method)}
         values = {name: getattr(self.method, name) for name in common}
         return dataclasses.replace(self, method=method(**values))
@@ -110,7 +117,14 @@ class Task:
         )
 
     def adapted(self, dataset: data.Dataset) -> "Task":
-        """Returns the task with the partition adapted to the method."""
+        """Returns the task with the partition adapted to the method.
+
+        Args:
+            dataset: the data set. The partition may depend on the presence of labels.
+
+        Returns:
+            The task, with the method's defaults in its split.
+        """
         split = self.method.adapt(self.split, labelled=dataset.labels is not None)
         return dataclasses.replace(self, split=split)
 
@@ -127,7 +141,15 @@ class Task:
         return self.adapted(dataset).resolved(dataset)
 
     def resolved(self, dataset: data.Dataset) -> tuple["Task", data.Dataset]:
-        """Returns the task and the data set after `Split.resolve`."""
+        """Returns the task and the data set after `Split.resolve`.
+
+        Args:
+            dataset: the data set.
+
+        Returns:
+            The task with the resolved split, and the data set restricted to the clients
+            that take part.
+        """
         split, dataset = self.split.resolve(dataset)
         return dataclasses.replace(self, split=split), dataset
 
@@ -166,11 +188,25 @@ class Batch(NamedTuple):
         return {k: v for k, v in settings.items() if isinstance(v, tuple)}
 
     def build(self, hyper: Mapping[str, Any]) -> FederatedClustering:
-        """Builds the method from the traced hyper-parameters of a run."""
+        """Builds the method from the traced hyper-parameters of a run.
+
+        Args:
+            hyper: hyper-parameters by name, scalars that may be traced.
+
+        Returns:
+            The method as pure functions.
+        """
         return self.method.build({**self.method.settings, **hyper})
 
     def take(self, runs: Iterable[int]) -> "Batch":
-        """Returns the batch with only the runs of these indices."""
+        """Returns the batch with only the runs of these indices.
+
+        Args:
+            runs: indices of the runs, in the order of the result.
+
+        Returns:
+            The batch of these runs.
+        """
         indices = list(runs)
         return self._replace(
             points=tuple(self.points[i] for i in indices),
@@ -179,7 +215,14 @@ class Batch(NamedTuple):
         )
 
     def keep(self, wanted: Callable[[Point], bool]) -> "Batch":
-        """Returns the batch with only the runs whose point is wanted."""
+        """Returns the batch with only the runs whose point is wanted.
+
+        Args:
+            wanted: function from the swept values of a run to whether the run is kept.
+
+        Returns:
+            The batch of these runs.
+        """
         return self.take(i for i, point in enumerate(self.points) if wanted(point))
 
     def split(self) -> Iterator["Batch"]:
@@ -530,7 +573,14 @@ def state_bytes(batch: Batch, examples: np.ndarray) -> int:
 
 
 def num_rounds(batch: Batch) -> list[int]:
-    """Returns the number of rounds per stage, an upper bound if it can end early."""
+    """Returns the number of rounds of each stage.
+
+    Args:
+        batch: the runs, which have the same stages.
+
+    Returns:
+        One number per stage. It is an upper bound for a stage that can end early.
+    """
     return [stage.num_rounds for stage in method_of(batch).stages]
 
 
@@ -557,12 +607,26 @@ def budget(batch: Batch) -> str:
 
 
 def method_of(batch: Batch) -> FederatedClustering:
-    """Builds the method of the first run."""
+    """Builds the method of the first run.
+
+    Args:
+        batch: the runs.
+
+    Returns:
+        The method as pure functions.
+    """
     return batch.build({name: values[0] for name, values in batch.traced.items()})
 
 
 def padded_size(batch: Batch) -> int:
-    """Returns the number of examples of all clients of a run, with padding."""
+    """Returns the number of examples of all clients of a run, with padding.
+
+    Args:
+        batch: the runs.
+
+    Returns:
+        The number of examples, the same for all runs of the batch.
+    """
     if batch.classes is None:
         return batch.num_clients * batch.padded_size
     clients = clients_by_class(batch.classes.counts, batch.num_clients)

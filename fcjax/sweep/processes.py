@@ -116,7 +116,16 @@ def allgather_text(text: str) -> list[str]:
 
 
 def broadcast_text(text: str) -> str:
-    """Returns the text of process 0 on all processes, which must all call this."""
+    """Returns the text of process 0 on all processes.
+
+    All processes must call this function.
+
+    Args:
+        text: the text. Only the text of process 0 is used.
+
+    Returns:
+        The text of process 0.
+    """
     return allgather_text(text if is_primary() else "")[0]
 
 

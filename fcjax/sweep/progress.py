@@ -202,7 +202,14 @@ def seconds_left(timings: Sequence[Timing], left: int) -> float | None:
 
 
 def duration(seconds: float) -> str:
-    """Returns a time as text: "40 s", "3 min" or "2 h 10 min"."""
+    """Returns a time as text: "40 s", "3 min" or "2 h 10 min".
+
+    Args:
+        seconds: the time in seconds.
+
+    Returns:
+        The time, rounded to seconds below one minute and to minutes otherwise.
+    """
     if round(seconds) < 60:
         return f"{round(seconds)} s"
     hours, minutes = divmod(round(seconds / 60), 60)

@@ -391,7 +391,15 @@ def reported(method: MethodSpec, history: Sequence[Row]) -> Row:
 
 
 def participation(history: Sequence[Row], *, num_clients: int) -> float:
-    """Returns the mean share of participating clients per round, in [0, 1]."""
+    """Returns the mean share of participating clients per round, in [0, 1].
+
+    Args:
+        history: rounds of one run. The column `participants` has the number of clients.
+        num_clients: M, the number of clients.
+
+    Returns:
+        The share, rounded to six decimal places.
+    """
     counts = [row["participants"] for row in history]
     return round_off(sum(counts) / len(counts) / num_clients)
 
@@ -440,5 +448,12 @@ def status(history: Sequence[Row], *, num_clusters: int) -> str:
 
 
 def round_off(value: float | int) -> float:
-    """Rounds a number to six decimal places."""
+    """Rounds a number to six decimal places.
+
+    Args:
+        value: the number.
+
+    Returns:
+        The rounded number.
+    """
     return round(float(value), 6)

@@ -69,7 +69,14 @@ TITLES = {
 
 
 def in_words(name: str) -> str:
-    """Returns the axis label of a column, such as "failure rate" for "failure_rate"."""
+    """Returns the axis label of a column, such as "failure rate" for "failure_rate".
+
+    Args:
+      name: the name of the column.
+
+    Returns:
+      The label.
+    """
     return TITLES.get(name, name.replace("_", " "))
 
 
@@ -78,6 +85,12 @@ def color_cycle(count: int) -> Float[np.ndarray, "count 4"]:
 
     Up to 10 groups have the colours of tab10, up to 20 those of tab20. More groups have
     the colours of viridis, from dark to light.
+
+    Args:
+      count: the number of groups, at least 1.
+
+    Returns:
+      [count, 4] the colours, in [0, 1].
     """
     if count <= 20:
         return colormaps["tab20"](np.r_[0:20:2, 1:20:2][:count])
@@ -85,7 +98,11 @@ def color_cycle(count: int) -> Float[np.ndarray, "count 4"]:
 
 
 def plain_axes(axes: Axes) -> None:
-    """Removes the upper and right spines, and draws pale horizontal grid lines."""
+    """Removes the upper and right spines, and draws pale horizontal grid lines.
+
+    Args:
+      axes: the axes to change.
+    """
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set(color="0.6", linewidth=0.8)
     axes.tick_params(which="both", labelsize=9, color="0.6", labelcolor=INK)
@@ -94,13 +111,28 @@ def plain_axes(axes: Axes) -> None:
 
 
 def mark(color: Any, marker: str = "o", **look: Any) -> Line2D:
-    """Returns a legend marker of this colour."""
+    """Returns a legend marker of this colour.
+
+    Args:
+      color: any colour of Matplotlib.
+      marker: the marker of Matplotlib.
+      **look: further options of `Line2D`, which replace the defaults.
+
+    Returns:
+      The marker, without a line.
+    """
     look = {"markersize": 6, "linestyle": ""} | look
     return Line2D([], [], color=color, marker=marker, **look)
 
 
 def legend(owner: Axes | Figure, marks: Mapping[str, Any], **look: Any) -> None:
-    """Adds a frameless legend that maps each name to its mark."""
+    """Adds a frameless legend that maps each name to its mark.
+
+    Args:
+      owner: the axes or the figure that gets the legend.
+      marks: the mark of each name, such as the result of `mark`.
+      **look: further options of Matplotlib's `legend`, which replace the defaults.
+    """
     look = {"frameon": False, "fontsize": 9} | look
     owner.legend(list(marks.values()), list(marks), **look)
 
@@ -109,6 +141,14 @@ def write(figure: Figure, path: str | Path, title: str = "") -> Figure:
     """Adds the title, writes the figure to `path`, and returns the figure.
 
     A missing folder is created.
+
+    Args:
+      figure: the figure.
+      path: file to write; the ending sets the format.
+      title: title of the figure; "" for no title.
+
+    Returns:
+      The same figure.
     """
     if title:
         figure.suptitle(title, fontsize=11, color=INK)

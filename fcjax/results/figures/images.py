@@ -104,7 +104,12 @@ def project(points: Float[np.ndarray, "n D"], seed: int) -> Float[np.ndarray, "n
 
 
 def frame(axes: Axes, title: str) -> None:
-    """Sets the title of a map, and draws a frame without ticks."""
+    """Sets the title of a map, and draws a frame without ticks.
+
+    Args:
+      axes: the axes of the map, which are changed.
+      title: the title.
+    """
     axes.set_title(title, fontsize=12, color=curves.INK)
     axes.set_aspect("equal", adjustable="datalim")
     axes.set(xticks=[], yticks=[])
@@ -118,7 +123,15 @@ def cloud(
     among: int,
     marker: str = "o",
 ) -> None:
-    """Draws points; `among`, the number of points on the map, sets their size."""
+    """Draws points, which are smaller on a map of many points.
+
+    Args:
+      axes: the axes of the map, which are changed.
+      points: [n, 2] the positions.
+      colors: [n, 4] the colours RGBA, in [0, 1].
+      among: the number of points on the whole map, which sets their size.
+      marker: the marker of Matplotlib.
+    """
     size = 6 if among > 500 else 14 if among > 250 else 22
     axes.scatter(*points.T, c=colors, s=size, marker=marker, linewidths=0, alpha=0.85)
 
@@ -277,12 +290,27 @@ def image(pixels: np.ndarray) -> str:
 
 
 def data_uri(content: bytes, kind: str = "png") -> str:
-    """Returns the content of an image file as a data URI."""
+    """Returns the content of an image file as a data URI.
+
+    Args:
+      content: the bytes of the file.
+      kind: the format of the image, for example "png" or "jpeg".
+
+    Returns:
+      The URI, for the `src` of an image in HTML.
+    """
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def is_small(pixels: np.ndarray) -> bool:
-    """Returns whether an image is embedded without change, with square pixels."""
+    """Returns whether an image is embedded without change, with square pixels.
+
+    Args:
+      pixels: [H, W] or [H, W, C] the image.
+
+    Returns:
+      True for images of at most 64 x 64 pixels.
+    """
     return max(pixels.shape[:2]) <= _SMALL
 
 

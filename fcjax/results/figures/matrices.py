@@ -243,7 +243,15 @@ def _write_cells(
 def color_bar(
     figure: Figure, axes: Axes | list[Axes], image: AxesImage, name: str, **ticks: Any
 ) -> None:
-    """Adds the colour bar of a heatmap, with `name` as its label."""
+    """Adds the colour bar of a heatmap, with `name` as its label.
+
+    Args:
+      figure: the figure, which is changed.
+      axes: the axes next to the colour bar.
+      image: the heatmap.
+      name: the label of the colour bar.
+      **ticks: further options of Matplotlib's `colorbar`, such as `ticks` and `format`.
+    """
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02, label=name, **ticks)
     bar.ax.tick_params(labelsize=9, color="0.6", labelcolor=curves.INK)
     bar.outline.set(edgecolor="0.8", linewidth=0.8)  # pyright: ignore
