@@ -65,13 +65,12 @@ class Baseline(Method):
                     f"`local_clusters` must be at most `clusters` {num_clusters}, got "
                     f"{value}"
                 )
-        scores = paper_scores_ccfc.scores_of(problem.data, self.paper_name)
         return MethodSpec(
             name=self.name,
             settings=settings,
             build=self.builder(problem),
             scope="global",
-            paper=scores if self.paper_name else {},
+            paper=paper_scores_ccfc.scores_of(problem.data, self.paper_name),
             working_bytes=4 * problem.dataset.examples.size,  # as float32
             sees_all=self.sees_all,
         )

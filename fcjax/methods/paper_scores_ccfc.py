@@ -123,7 +123,7 @@ def scores_of(dataset: str, method: str) -> dict[float, dict[str, float]]:
     """Returns the NMI and kappa of a method for each p.
 
     The scores of a central method are the same for each p. The result is empty for a
-    data set that is not in the paper.
+    data set or a method that is not in the paper.
 
     Args:
         dataset: name of the data set, for example "mnist".
@@ -133,9 +133,12 @@ def scores_of(dataset: str, method: str) -> dict[float, dict[str, float]]:
         Scores by p, and by "nmi" and "kappa".
     """
     result: dict[float, dict[str, float]] = {}
+    methods = [*CENTRAL, *FEDERATED]
+    if method not in methods:
+        return result
     for name, scores in (("nmi", NMI), ("kappa", KAPPA)):
         central, levels = scores.get(dataset, ((), ()))
         for p, row in zip(LEVELS, levels, strict=False):
-            column = [*CENTRAL, *FEDERATED].index(method)
+            column = methods.index(method)
             result.setdefault(p, {})[name] = (*central, *row)[column]
     return result

@@ -14,6 +14,7 @@ from fcjax import data
 from fcjax.cli.main import main
 from fcjax.methods import FDSC, SCRIPTS
 from fcjax.methods import fedmcc as fedmcc_methods
+from fcjax.methods import paper_scores_ccfc as ccfc_paper
 from fcjax.methods.base import Problem
 from fcjax.results.store import read
 from fcjax.sweep import plan
@@ -65,6 +66,14 @@ def federation_of(group, shape):
     federation = jax.tree.map(lambda x: x[0], federation._replace(pool=None))
     now = Now(jax.numpy.int32(0), jax.numpy.int32(0), jax.numpy.array(True))
     return federation._replace(pool=jax.numpy.asarray(pool), now=now)
+
+
+@pytest.mark.parametrize("name", [*ccfc_paper.NMI, "pendigits"])
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_all_methods_of_a_command_accept_the_papers_data_sets(command, name):
+    for method in SCRIPTS[command].methods:
+        problem = Problem(name, dataset(GREY), 4, 4, 60, 60)
+        assert method().resolve(problem).name
 
 
 UNLABELLED = {"labels": False, "clusters": (2,)}
