@@ -265,7 +265,7 @@ DATA = {
     "cifar10": "CIFAR-10",
     "ORL_32x32": "ORL faces",
     "pendigits": "Pendigits",
-    "fashion2000": "Fashion-MNIST",
+    "fashion2000": "Fashion-MNIST (other images)",
 }
 METHODS = {
     "ccfc": "CCFC",
@@ -283,6 +283,7 @@ METHODS = {
     "fdsc2": "FDSC2",
     "fedcref": "FedCRef",
     "km": "k-means",
+    "k-fed": "k-FED",
 }
 SECTIONS = {
     "CCFC": ["ccfc"],
