@@ -98,21 +98,19 @@ class Choose:
             table = ranking.assign(folder=folders).dropna(axis=1, how="all")
             print()
             tables.show(table, ".3f")
-        print("Columns, larger is better:")
-        for criterion, meaning in MEANINGS.items():
-            if np.any(ranks[criterion].notna()):
-                print(f"  {criterion}: {meaning}")
+        used = {k: v for k, v in MEANINGS.items() if np.any(ranks[k].notna())}
+        print_legend("columns, larger is better", used)
         for ranking in rankings if runs.is_labelled else ():
             print()
             tables.show(selection.against_labels(ranking), ".3f")
         if runs.is_labelled:
-            print(
-                "Columns:\n"
-                "  rank correlation: Spearman correlation of the criterion with NMI or "
-                "ACC, over the runs; 1 is best\n"
-                "  regret: NMI of the best run minus NMI of the run that the criterion "
-                "chooses; 0 is best"
-            )
+            meanings = {
+                "rank correlation": "Spearman correlation of the criterion with NMI or "
+                "ACC, over the runs; 1 is best",
+                "regret": "NMI of the best run minus NMI of the run that the criterion "
+                "chooses; 0 is best",
+            }
+            print_legend("columns", meanings)
         print()
         ranks.to_csv(out / "choice.csv", index=False, float_format="%.6g")
         print(f"ranking: {out / 'choice.csv'}")
@@ -121,6 +119,18 @@ class Choose:
             print(f"agreement of each pair of runs: {out / 'choice.png'}")
         for run in best_runs:
             print(f"next: fcjax report {run.command_arguments}")
+
+
+def print_legend(title: str, meanings: Mapping[str, str]) -> None:
+    """Prints the meaning of the columns of a table, one line per column.
+
+    Args:
+        title: the line above the columns, without a colon.
+        meanings: the meaning of each column, by its name.
+    """
+    print(f"{title}:")
+    for column, meaning in meanings.items():
+        print(f"  {column}: {meaning}")
 
 
 def best_run_sentence(ranking: pd.DataFrame, run: Run, by: Criterion) -> str:
@@ -191,13 +201,18 @@ class Compare:
             print(comparison_sentence(rows, *names, num_tests=len(table)))
         print()
         tables.show(table, ".3f")
-        print(
-            f"Columns: first, second = mean score of {names[0]} and of {names[1]}; "
-            "difference = first minus second; low, high = 95% bootstrap interval of "
-            "the difference; probability = chance that the first is better with a new "
-            "seed; p_value = paired t-test; more_seeds = estimated number of further "
-            "seeds that detect this difference; holm = p_value after Holm's correction."
-        )
+        meanings = {
+            "first": f"mean score of {names[0]}",
+            "second": f"mean score of {names[1]}",
+            "difference": "first minus second",
+            "low, high": "95% bootstrap interval of the difference",
+            "probability": "chance that the first is better with a new seed",
+            "p_value": "of a paired t-test",
+            "more_seeds": "estimated number of further seeds to detect this difference",
+            "seeds": "number of pairs with the same seed and settings",
+            "holm": "p_value after Holm's correction for all rows",
+        }
+        print_legend("columns", meanings)
         num_pairs = table.groupby("score").seeds.sum().max()
         for runs, folder in zip((one, two), folders, strict=True):
             if missing := len(runs) - num_pairs:
@@ -394,11 +409,12 @@ class Consensus:
         if voters.dataset.labels is not None:
             print()
             tables.show(selection.consensus_scores(voters, together), ".3f")
-            print(
-                "Columns: scores of the clusters against the labels, 1 is best; nmi = "
-                "normalized mutual information; acc = accuracy after matching clusters "
-                "to classes; ari = adjusted Rand index."
-            )
+            meanings = {
+                "nmi": "normalized mutual information with the labels",
+                "acc": "accuracy after clusters are matched to classes",
+                "ari": "adjusted Rand index with the labels",
+            }
+            print_legend("columns, 1 is best", meanings)
         print()
         print(f"cluster and confidence of each example: {out / 'assignments.csv'}")
         print(f"confidence as a figure: {out / 'confidence.png'}")
@@ -501,11 +517,13 @@ class HowMany:
         print(how_many_sentence(suggestion))
         print()
         tables.show(suggestion.table, ".3f")
-        print(
-            "Columns: between = mean agreement of two seeds on the clusters (adjusted "
-            "Rand index); within = their mean agreement on halves of the clusters; "
-            "trade_off = between minus within, the stability; pairs = pairs of runs."
-        )
+        meanings = {
+            "between": "mean adjusted Rand index of the clusters of two seeds",
+            "within": "the same for halves of the clusters",
+            "trade_off": "between minus within, the stability",
+            "pairs": "number of pairs of runs",
+        }
+        print_legend("columns", meanings)
         if suggestion.left_out:
             print(suggestion.left_out)
         print()
