@@ -297,7 +297,9 @@ def figure_title(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str
         if len(values) == 1 and name == "natural":
             parts.append("natural partition")
         elif len(values) == 1:
-            parts.append(f"{figures.in_words(name)} {rows[0][name]}")
+            (value,) = values
+            text = f"{value:g}" if isinstance(value, float) else value
+            parts.append(f"{figures.in_words(name)} {text}")
         elif name == "seed":
             parts.append(f"{len(values)} seeds")
     return ", ".join(parts)
