@@ -107,7 +107,14 @@ def entries(ledger: Path) -> list[Folder]:
 
 
 def name_of(entry: Folder) -> str:
-    """Returns METHOD/NAME."""
+    """Returns the name of an entry, METHOD/NAME.
+
+    Args:
+        entry: the entry, a results folder.
+
+    Returns:
+        The last two parts of the folder's path.
+    """
     return "/".join(entry.directory.parts[-2:])
 
 
@@ -131,7 +138,14 @@ def is_of(entry: Folder, dataset: str, *, by_path: bool) -> bool:
 
 
 def is_thinned(entry: Folder) -> bool:
-    """Returns whether history.csv lacks some rounds."""
+    """Returns whether history.csv lacks some rounds.
+
+    Args:
+        entry: the entry, a results folder.
+
+    Returns:
+        True if history.csv has fewer rows than the runs have rounds.
+    """
     return len(entry.rounds) < sum(row["rounds"] for row in entry.rows)
 
 
@@ -204,8 +218,17 @@ def runs_of(
 def settings_of_task(task: Task) -> list[dict[str, Any]]:
     """Returns the settings of a task, with a tuple for each swept setting.
 
-    There is one item per numbers of clients and clusters. The data sets of the papers
-    need not be installed.
+    The data sets of the papers need not be installed.
+
+    Args:
+        task: the request.
+
+    Returns:
+        One item per pair of a number of clients and a number of clusters. An item has
+        the settings by name, without the settings in `IGNORED`.
+
+    Raises:
+        ValueError: the data set is not in `SIZES` and cannot be loaded.
     """
     source = task.source
     if source.dataset in SIZES:
@@ -229,7 +252,17 @@ def settings_of_task(task: Task) -> list[dict[str, Any]]:
 
 
 def settings_of_run(entry: Folder, row: Row) -> dict[str, Any]:
-    """Returns the settings of one run of an entry."""
+    """Returns the settings of one run of an entry.
+
+    Settings that did not exist when the entry was trained have the values of `OLDER`.
+
+    Args:
+        entry: the entry, a results folder.
+        row: the row of the run in results.csv.
+
+    Returns:
+        The settings by name, without the settings in `IGNORED`.
+    """
     swept = {name: row[name] for name in entry.columns}
     settings = {**entry.config, **swept, "samples": row["samples"]}
     settings = {**OLDER.get(settings["method"], {}), **settings}
@@ -237,7 +270,16 @@ def settings_of_run(entry: Folder, row: Row) -> dict[str, Any]:
 
 
 def differing(settings: Mapping[str, Any], request: Mapping[str, Any]) -> Differences:
-    """Returns the settings of a run that differ from a request."""
+    """Returns the settings of a run that differ from a request.
+
+    Args:
+        settings: the settings of the run, by name.
+        request: the requested settings, by name. A tuple has all accepted values.
+
+    Returns:
+        The value in the run and the requested value, by setting. All values of `UNSET`
+        are equal to each other.
+    """
     differs = {}
     for name in {**request, **settings}:
         value, accepted = settings.get(name), request.get(name)
@@ -248,7 +290,15 @@ def differing(settings: Mapping[str, Any], request: Mapping[str, Any]) -> Differ
 
 
 def text(value: Any) -> str:
-    """Returns the value of a setting as text."""
+    """Returns the value of a setting as text.
+
+    Args:
+        value: None, a number, a text, a truth value, or a list or tuple of these.
+
+    Returns:
+        The text. It is "none" for a value of `UNSET`. Items of a list are separated by
+        spaces.
+    """
     if value in UNSET:
         return "none"
     if isinstance(value, list | tuple):
@@ -365,11 +415,25 @@ class Line:
         return HETEROGENEITY[names[-1]].format(row[names[-1]]) if names else ""
 
     def mean(self, name: str) -> str:
-        """Returns the mean of a score over the seeds."""
+        """Returns the mean of a score over the seeds.
+
+        Args:
+            name: the column of the score in results.csv.
+
+        Returns:
+            The mean as text, with three decimals.
+        """
         return f"{np.mean([row[name] for row in self.rows]):.3f}"
 
     def score(self, name: str) -> str:
-        """Returns the mean of a score, and the 95 % interval from three seeds on."""
+        """Returns the mean of a score, and the 95 % interval from three seeds on.
+
+        Args:
+            name: the column of the score in results.csv.
+
+        Returns:
+            Text such as "0.812 ± 0.055".
+        """
         interval = half_width(np.array([row[name] for row in self.rows]))
         return self.mean(name) + ("" if np.isnan(interval) else f" ± {interval:.3f}")
 
@@ -421,7 +485,15 @@ def lines_of(ledger: Path) -> list[Line]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Returns the lines of a Markdown table."""
+    """Returns the lines of a Markdown table.
+
+    Args:
+        header: the titles of the columns.
+        rows: one cell per column for each row.
+
+    Returns:
+        The header, the separator, and one line per row.
+    """
     lines = [header, ["---"] * len(header), *rows]
     return [
         f"| {' | '.join(map(str, line))} |".replace("|  |", "| |") for line in lines
@@ -444,17 +516,41 @@ def link(line: Line, label: str, *, to: str) -> str:
 
 
 def page_of(method: str) -> str:
-    """Returns the file name of a method's page in docs/benchmarks/runs."""
+    """Returns the file name of a method's page in docs/benchmarks/runs.
+
+    Args:
+        method: the method's name in results.csv, such as "fedu+k-means".
+
+    Returns:
+        The file name, with "-" in place of "+".
+    """
     return f"{method.replace('+', '-')}.md"
 
 
 def k_means_of(lines: Sequence[Line]) -> dict[tuple[Any, ...], Line]:
-    """Returns the k-means runs by the source of their data."""
+    """Returns the k-means runs by the source of their data.
+
+    Args:
+        lines: the runs of all entries.
+
+    Returns:
+        The runs of the method `km`, by `Line.source`.
+    """
     return {line.source: line for line in lines if line.method == "km"}
 
 
 def baseline(line: Line, k_means: Line | None, metric: str) -> str:
-    """Returns the score of k-means, of separate runs if there are any."""
+    """Returns the score of k-means for the data of a line.
+
+    Args:
+        line: the runs that are compared with k-means.
+        k_means: separate k-means runs on the same data. None takes the NMI of k-means
+            that is in the rows of `line`.
+        metric: "nmi" or "acc".
+
+    Returns:
+        The mean as text; "" if it is unknown.
+    """
     if k_means:
         return k_means.mean(metric)
     has_own = metric == "nmi" and line.rows[0].get("kmeans_nmi") is not None
@@ -462,7 +558,14 @@ def baseline(line: Line, k_means: Line | None, metric: str) -> str:
 
 
 def benchmarks(lines: Sequence[Line]) -> Iterator[str]:
-    """Yields the tables of BENCHMARKS.md."""
+    """Yields the tables of BENCHMARKS.md.
+
+    Args:
+        lines: the runs of all entries.
+
+    Yields:
+        str: the lines of Markdown, with one table per heading of `SECTIONS`.
+    """
     baselines = k_means_of(lines)
     for title, methods in SECTIONS.items():
         shown = [x for m in methods for x in lines if x.method == m and not x.is_study]
@@ -485,7 +588,17 @@ def benchmarks(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def best_methods(lines: Sequence[Line]) -> Iterator[str]:
-    """Yields the table of docs/methods/which.md: the best method by data set."""
+    """Yields the table of docs/methods/which.md: the best method by data set.
+
+    The best method has the highest mean NMI. Only methods with one clustering of all
+    clients are compared.
+
+    Args:
+        lines: the runs of all entries.
+
+    Yields:
+        str: the lines of Markdown, with one row per data set and heterogeneity.
+    """
     baselines = k_means_of(lines)
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
@@ -517,7 +630,14 @@ def best_methods(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def page(lines: Sequence[Line]) -> Iterator[str]:
-    """Yields the lines of a method's page in docs/benchmarks/runs."""
+    """Yields the lines of a method's page in docs/benchmarks/runs.
+
+    Args:
+        lines: the runs of the entries of one method.
+
+    Yields:
+        str: the lines of Markdown, with one section per entry.
+    """
     yield f"# Runs of {METHODS[lines[0].method]}"
     yield ""
     yield "<!-- Written by `python experiments/ledger.py write`. -->"
@@ -530,7 +650,14 @@ def page(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def section(lines: Sequence[Line]) -> Iterator[str]:
-    """Yields the section of one entry."""
+    """Yields the section of one entry.
+
+    Args:
+        lines: the runs of the entry.
+
+    Yields:
+        str: the lines of Markdown: the commands, the starts, and the scores.
+    """
     first = lines[0]
     commands = first.note["command"]
     starts = store.starts(first.entry.directory)
@@ -568,7 +695,16 @@ def section(lines: Sequence[Line]) -> Iterator[str]:
 
 
 def start_row(start: Mapping[str, Any]) -> list[Any]:
-    """Returns when and where a command was started, as cells of a table."""
+    """Returns when and where a command was started, as cells of a table.
+
+    Args:
+        start: the start's item in environment.json.
+
+    Returns:
+        The start time, the wall time in seconds, the commit, the device and the number
+        of CPU cores. On a CPU the device is the processor. A missing wall time is "not
+        recorded".
+    """
     device = start["devices"]
     if device.endswith("cpu"):
         device = start["processor"]
@@ -621,7 +757,14 @@ class Args:
 
 
 def main(args: Args) -> None:
-    """Runs the command; raises ValueError with one line if an entry is incomplete."""
+    """Writes the pages that are made from the ledger.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: an entry is incomplete. The message is one line.
+    """
     assert args.action == "write"
     texts = pages(CHECKOUT / "experiments" / "results")
     for path, content in texts.items():

@@ -55,8 +55,16 @@ class Ragged(_Array):
         return self.blocks, self.counts
 
     @classmethod
-    def tree_unflatten(cls, counts, blocks):
-        """Builds the array from the result of `tree_flatten`, for JAX."""
+    def tree_unflatten(cls, counts: tuple[int, ...], blocks: Sequence[Any]) -> "Ragged":
+        """Builds the array from the result of `tree_flatten`, for JAX.
+
+        Args:
+            counts: the number of clients of each class in a group.
+            blocks: one array [M_c, N_c, ...] per class, or JAX's placeholders.
+
+        Returns:
+            The array.
+        """
         return cls(blocks, counts)
 
 

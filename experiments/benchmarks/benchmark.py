@@ -146,7 +146,14 @@ def check(args: Args) -> None:
 
 
 def seconds(fn: Callable[[], Any]) -> float:
-    """Returns the seconds of one call, including the computation of its result."""
+    """Returns the seconds of one call, including the computation of its result.
+
+    Args:
+        fn: the function to time. It has no arguments and may return JAX arrays.
+
+    Returns:
+        The wall time in seconds.
+    """
     start = time.perf_counter()
     jax.block_until_ready(fn())
     return time.perf_counter() - start
@@ -245,7 +252,15 @@ def measure_server(step: server.Step, args: Args) -> str:
 
 
 def header(args: Args) -> str:
-    """Returns the first two lines of the table of local training."""
+    """Returns the first two lines of the table of local training.
+
+    Args:
+        args: the command-line arguments. With `against`, the table has columns for
+            PyTorch.
+
+    Returns:
+        The line of titles and the separator.
+    """
     names = ["part", "workload", "s/round", "min to max", "examples/s"]
     names += ["GFLOP/s of matmul rate", "lower bound s", "compile s", "memory MiB"]
     if args.against:
@@ -254,7 +269,14 @@ def header(args: Args) -> str:
 
 
 def titles(names: list[str]) -> str:
-    """Returns the first two lines of a Markdown table."""
+    """Returns the first two lines of a Markdown table.
+
+    Args:
+        names: the titles of the columns.
+
+    Returns:
+        The line of titles and the separator.
+    """
     return f"| {' | '.join(names)} |\n|{' --- |' * len(names)}"
 
 

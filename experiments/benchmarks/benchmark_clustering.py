@@ -67,7 +67,15 @@ Side = Callable[[], float]
 
 
 def km(x: np.ndarray, args: Args) -> tuple[Side, Side]:
-    """Returns k-means in both libraries, from the first examples as centroids."""
+    """Returns k-means in both libraries, from the first examples as centroids.
+
+    Args:
+        x: [N, D] the examples.
+        args: the command-line arguments.
+
+    Returns:
+        The functions of fcjax and of scikit-learn.
+    """
     start, rows = x[: args.clusters], jnp.asarray(x)
 
     def ours() -> float:
@@ -121,7 +129,15 @@ def objective(x: np.ndarray, centroids: np.ndarray, shares: np.ndarray) -> float
 
 
 def k_fed(x: np.ndarray, args: Args) -> tuple[Side, Side]:
-    """Returns one round of k-FED in both libraries, on data partitioned at random."""
+    """Returns one round of k-FED in both libraries, on data partitioned at random.
+
+    Args:
+        x: [N, D] the examples of all clients.
+        args: the command-line arguments.
+
+    Returns:
+        The functions of fcjax and of scikit-learn.
+    """
     partition = data.heterogeneous(np.zeros(len(x), int), args.clients, 0.0, seed=0)
     settings = KFed(local_clusters=args.clusters, unit_length=False).plain()
     method = kfed(settings, num_clusters=args.clusters, num_iters=args.iterations)

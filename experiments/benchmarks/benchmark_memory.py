@@ -96,7 +96,14 @@ def compile_step(backbone: str, batch: int, microbatch: int | None) -> Any:
 
 
 def initialize_of(backbone: str) -> Callable:
-    """Returns the function (key, x) -> variables of encoder and projector."""
+    """Returns the function (key, x) -> variables of encoder and projector.
+
+    Args:
+        backbone: name of the backbone, "conv" or "resnet18".
+
+    Returns:
+        The function. Its x has one or more images of the shape in `SHAPES`.
+    """
     networks = networks_of(backbone)
     return lambda key, x: initialize(key, networks, x)
 

@@ -55,7 +55,14 @@ class Recipe:
         )
 
     def pretrain(self, num_rounds: int) -> np.ndarray:
-        """Runs SimSiam pre-training and returns the cluster of every image [P]."""
+        """Runs SimSiam pre-training.
+
+        Args:
+            num_rounds: number of rounds.
+
+        Returns:
+            The cluster of every image [P].
+        """
         unused = torch.zeros(len(self.pixels), dtype=torch.long)
         optimizers = self.new_optimizers()
         for number in range(num_rounds):

@@ -42,7 +42,14 @@ def of_clusters(task: Task, results: Folder) -> list[Measurement]:
 
 
 def of_classes(task: Task) -> list[Measurement]:
-    """Returns the share of the examples in each true class, which no seed changes."""
+    """Returns the share of the examples in each true class, which no seed changes.
+
+    Args:
+        task: the options, which name the data set.
+
+    Returns:
+        One row per class: `label` and `share`, in [0, 1].
+    """
     classes = labels_of(task)
     return shares(classes, among=np.unique(classes))
 

@@ -33,7 +33,16 @@ Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def scores(task: Task, results: Folder) -> list[Measurement]:
-    """Returns one row per run of results.csv: the swept values and the scores."""
+    """Returns the swept values and the scores of each run.
+
+    Args:
+        task: the options of the runs. They are not used.
+        results: the results folder of the runs.
+
+    Returns:
+        One row per requested run of results.csv, without `dataset` and the paper's
+        scores.
+    """
     return [
         {
             name: cell
@@ -137,14 +146,31 @@ def knn_accuracy(task: Task, results: Folder) -> list[Measurement]:
 
 
 def knn_accuracy_of_pixels(task: Task) -> list[Measurement]:
-    """Returns the k-nearest-neighbour accuracy of the raw pixels, for any seed."""
+    """Returns the k-nearest-neighbour accuracy of the raw pixels, for any seed.
+
+    Args:
+        task: the options, which name the data set.
+
+    Returns:
+        One row per k of `NEIGHBORS`: `k` and `accuracy`, in [0, 1]. A k larger than the
+        number of training examples is left out.
+    """
     dataset, _ = load_source(task.source)
     pixels = dataset.examples.reshape(len(dataset.examples), -1).astype(np.float32)
     return _votes(task, dataset, pixels, normalize=False)
 
 
 def linear_accuracy(task: Task, results: Folder) -> list[Measurement]:
-    """Returns the accuracy of a linear classifier on each run's embedding."""
+    """Returns the accuracy of a linear classifier on each run's embedding.
+
+    Args:
+        task: the options of the runs, which name the data set.
+        results: the results folder of the runs, with their models.
+
+    Returns:
+        One row per run: the swept values and `accuracy`, in [0, 1]. The accuracy of a
+        run that diverged is NaN.
+    """
 
     def accuracy(split: Split) -> float:
         return probes.linear_probe(jax.random.key(0), *split)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jaxtyping import Array, Int
 
 from fcjax import nn
 from fcjax.algorithms.autoencoders import by_dec
@@ -39,7 +40,7 @@ from fcjax.settings import (
     frozen,
     shown,
 )
-from fcjax.types import FederatedClustering, Federation
+from fcjax.types import FederatedClustering, Federation, PRNGKey
 
 Local = Literal["dec", "k-means", "dirty"]
 """How clients find their first clusters."""
@@ -465,8 +466,19 @@ def known_of(settings: Any, labels: Any, *, num_clusters: int) -> dict[str, Any]
     return {"measure": measure, "association": perfect}
 
 
-def by_silhouette(key, federation: Federation, *, num_clusters: int):
-    """Returns the number of clusters of each client with the best silhouette, K_i."""
+def by_silhouette(
+    key: PRNGKey, federation: Federation, *, num_clusters: int
+) -> Int[Array, "M"]:
+    """Returns the number of clusters of each client with the best silhouette, K_i.
+
+    Args:
+        key: the random key of the seedings of k-means.
+        federation: the clients of one run and their examples.
+        num_clusters: the largest number of clusters K of a client, at least 2.
+
+    Returns:
+        [M] the number of clusters of each client, in 2..K.
+    """
     rows = client_rows(federation, unit_length=False)
     count = partial(count_clusters, most=num_clusters)
     return clients.for_each(

@@ -281,8 +281,24 @@ def unit(vectors: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n D"]:
     return vectors
 
 
-def check_embeddings(train, train_labels, test, test_labels) -> None:
-    """Raises ValueError if embeddings and labels do not fit or are not finite."""
+def check_embeddings(
+    train: Float[np.ndarray, "_ _"],
+    train_labels: Integer[np.ndarray | Array, "_"],
+    test: Float[np.ndarray, "_ _"],
+    test_labels: Integer[np.ndarray | Array, "_"],
+) -> None:
+    """Checks that embeddings and labels fit and are finite.
+
+    Args:
+      train: [n, D] embedding of the training examples.
+      train_labels: [n] classes of the training examples.
+      test: [m, D] embedding of the test examples.
+      test_labels: [m] classes of the test examples.
+
+    Raises:
+      ValueError: there are no examples, lengths or numbers of features differ, or an
+        embedding is not finite.
+    """
     for name, z, labels in (
         ("train", train, train_labels),
         ("test", test, test_labels),

@@ -256,6 +256,13 @@ class Reconstructor(nn.Module):
         return jax.nn.sigmoid(self.dense(self.out_features)(x))
 
     @staticmethod
-    def dense(features):
-        """Returns a dense layer with Glorot's uniform kernel."""
+    def dense(features: int) -> nn.Dense:
+        """Returns a dense layer with Glorot's uniform kernel.
+
+        Args:
+            features: number of outputs of the layer.
+
+        Returns:
+            The layer. Its biases start at 0.
+        """
         return nn.Dense(features, kernel_init=nn.initializers.glorot_uniform())

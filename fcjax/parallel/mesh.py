@@ -78,8 +78,15 @@ class LocalPool:
         return (self.examples, self.places), None
 
     @classmethod
-    def tree_unflatten(cls, _, parts):
-        """Builds the pool from the result of `tree_flatten`, for JAX."""
+    def tree_unflatten(cls, _: None, parts: Sequence[Any]) -> "LocalPool":
+        """Builds the pool from the result of `tree_flatten`, for JAX.
+
+        Args:
+            parts: the examples and the places, as arrays or as JAX's placeholders.
+
+        Returns:
+            The pool.
+        """
         # JAX also unflattens objects that are not arrays, which `__init__` may refuse.
         pool = object.__new__(cls)
         pool.examples, pool.places = parts
@@ -422,11 +429,27 @@ class Layout(NamedTuple):
     """Whether each column has a part of the clients of a run; otherwise it has all."""
 
     @classmethod
-    def of(cls, devices, num_runs, num_clients, *, is_spread=True) -> "Layout":
+    def of(
+        cls,
+        devices: tuple[Any, ...],
+        num_runs: int,
+        num_clients: int,
+        *,
+        is_spread: bool = True,
+    ) -> "Layout":
         """Chooses the layout of runs and clients on devices.
 
-        Several processes use all `devices`. `num_clients` is the number of clients or
-        of groups of clients. They may be spread over columns if `is_spread`.
+        Several processes use all `devices`. One process uses the fewest devices that
+        give the shortest time.
+
+        Args:
+            devices: the available devices of all processes.
+            num_runs: number of runs G, at least 1.
+            num_clients: number of clients M, or of groups of clients, at least 1.
+            is_spread: whether the clients of a run may be spread over columns.
+
+        Returns:
+            The layout. `Layout.is_spread` says whether the clients are spread.
         """
         count = len(devices)
         if len({device.process_index for device in devices}) > 1:

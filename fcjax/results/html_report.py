@@ -126,6 +126,13 @@ def summarize(runs: Ensemble) -> Summary:
     """Returns the number of clusters, the run to take, and the confidence, in words.
 
     No answer uses labels.
+
+    Args:
+        runs: the runs of one method, with one or several numbers of clusters.
+
+    Returns:
+        The answers in words, the chosen run, and the trade-off of each number of
+        clusters. If the runs suggest a number, only runs with this number are compared.
     """
     number, number_text, trade_off = suggestion_of(runs)
     if number is not None:
@@ -163,14 +170,27 @@ def summarize(runs: Ensemble) -> Summary:
 
 
 def sentence(text: str) -> str:
-    """Returns the text with an upper-case first letter and a full stop."""
+    """Returns the text with an upper-case first letter and a full stop.
+
+    Args:
+        text: a text without a full stop. It has at least one character.
+
+    Returns:
+        The sentence.
+    """
     return f"{text[0].upper()}{text[1:]}."
 
 
 def suggestion_of(runs: Ensemble) -> tuple[int | None, str, dict[float, float]]:
     """Returns the suggested number of clusters, a text on it, and all trade-offs.
 
-    The number is None if the runs suggest no number.
+    Args:
+        runs: the runs of one method.
+
+    Returns:
+        The number of clusters, the text, and `Suggestion.trade_off`. The number is None
+        if no number stands out. For runs with one number of clusters, and for runs that
+        cannot be compared, the number is None and the trade-off is empty.
     """
     numbers = np.unique(runs.values("clusters")).astype(int)
     if len(numbers) == 1:
@@ -276,7 +296,12 @@ def render(run: Run, scored: ScoredExamples, out: Path, summary: Summary) -> str
 def partition_text(row: Mapping[str, Any], rule: str) -> str:
     """Returns the partition of a run in words, such as "has heterogeneity p 0.25".
 
-    `rule` is the column of the heterogeneity.
+    Args:
+        row: the row of the run in results.csv.
+        rule: the column of the heterogeneity, such as "p", "alpha" or "natural".
+
+    Returns:
+        The words that follow "the partition" in a sentence.
     """
     if rule == "p" and row["p"] == 0:
         return "is random (heterogeneity p 0)"
@@ -368,6 +393,12 @@ def curves_of(folder: Folder) -> str:
     """Returns the learning curves of a grid as a data URI.
 
     The figure is drawn only if learning_curves.png is missing or has another title.
+
+    Args:
+        folder: the results folder of the grid.
+
+    Returns:
+        The data URI of a PNG image; "" if the folder has neither figure nor rounds.
     """
     rows, rounds = folder.requested(folder.rows), folder.requested(folder.rounds)
     title = drawing.figure_title(rows, [*folder.settings, "seed"])
@@ -381,7 +412,15 @@ def curves_of(folder: Folder) -> str:
 
 
 def drawn_figure(path: Path, title: str) -> str:
-    """Returns a PNG figure as a data URI; "" if it is missing or has another title."""
+    """Returns an existing PNG figure as a data URI.
+
+    Args:
+        path: the PNG file.
+        title: the title that the figure should have in its PNG metadata.
+
+    Returns:
+        The data URI; "" if the file is missing or has another title.
+    """
     if not path.exists():
         return ""
     with Image.open(path) as figure:
@@ -394,6 +433,13 @@ def environment_of(run: Run) -> dict[str, str]:
 
     If the command was started several times with different values, all of them are
     listed.
+
+    Args:
+        run: the run that the report shows.
+
+    Returns:
+        The text of each value, by its title in the table of the environment. Times are
+        in seconds.
     """
     starts = store.starts(run.folder.directory)
     if not starts:
@@ -427,7 +473,14 @@ def environment_of(run: Run) -> dict[str, str]:
 
 
 def varied(folder: Folder) -> list[str]:
-    """Returns the settings of the grid that have several values."""
+    """Returns the settings of the grid that have several values.
+
+    Args:
+        folder: the results folder of the grid.
+
+    Returns:
+        The names of the settings, without the seed.
+    """
     rows = folder.rows
     return [n for n in folder.settings if len({float(row[n]) for row in rows}) > 1]
 
@@ -480,7 +533,16 @@ def scores(folder: Folder, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def occupied(folder: Folder, row: Mapping[str, Any]) -> int | None:
-    """Returns the number of clusters with examples; None if clients cluster alone."""
+    """Returns the number of clusters with examples; None if clients cluster alone.
+
+    Args:
+        folder: the results folder, with the assignments of the run.
+        row: the row of the run in results.csv.
+
+    Returns:
+        The number of clusters with at least one example, from 0 to K. None if the scope
+        of the method is not "global".
+    """
     if row["scope"] != "global":
         return None
     point = {n: row[n] for n in folder.names}
@@ -543,7 +605,15 @@ def warnings(
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """Returns names joined by commas, at most `most` of them."""
+    """Returns names joined by commas.
+
+    Args:
+        names: the names.
+        most: the largest number of names in the text.
+
+    Returns:
+        The text. It ends with "and N more" if N names are left out.
+    """
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -576,7 +646,15 @@ def about(scored: ScoredExamples, examples: Int[np.ndarray, "n"]) -> dict[str, A
 def map_of(scored: ScoredExamples, *, num_clusters: int) -> tuple[str, int]:
     """Returns a t-SNE map of the embedding as SVG, and its number of examples.
 
-    Without a common embedding, or with fewer than four examples, the text is "".
+    The map has at most `MOST_POINTS` random examples that have a cluster.
+
+    Args:
+        scored: the examples of the run.
+        num_clusters: number of clusters K, which is the number of colours.
+
+    Returns:
+        The SVG element as text, and the number of examples on the map. The result is
+        ("", 0) without a common embedding or with fewer than four examples.
     """
     if scored.prediction is None:
         return "", 0

@@ -118,7 +118,11 @@ def log_files(directory: Path) -> None:
 
 
 def log_table(table: pd.DataFrame) -> None:
-    """Logs a table of `summarize` and the legend of its columns."""
+    """Logs a table of `summarize` and the legend of its columns.
+
+    Args:
+        table: the table of texts, with one row per setting.
+    """
     log.info("%s", tables.to_text(table))
     for name in table.columns:
         if name in COLUMNS:
@@ -266,7 +270,11 @@ def log_all_results(folders: Sequence[Folder], *, out: Path | None) -> None:
 
 
 def log_header(experiment: Experiment) -> None:
-    """Logs what is about to run: the data set, devices, settings and batches."""
+    """Logs the experiment before it runs: data set, devices, settings and batches.
+
+    Args:
+        experiment: the prepared experiment, with its pending runs.
+    """
     task, options = experiment.task, experiment.task.options
     batches = experiment.batches
     partitions = [part for batch in batches for part in batch.partitions]
@@ -345,7 +353,14 @@ def chosen_settings(method: Method, settings: Mapping[str, Any]) -> dict[str, An
 
 
 def varying_settings(batches: Sequence[Batch]) -> list[str]:
-    """Returns the settings that are constant within every batch and vary between."""
+    """Returns the settings that are constant in every batch but vary between batches.
+
+    Args:
+        batches: the batches of an experiment, at least one.
+
+    Returns:
+        The names of the settings, without the numbers of clients and clusters.
+    """
     first = batches[0].points[0]
     each = [{name: {p[name] for p in b.points} for name in first} for b in batches]
     return [
@@ -358,7 +373,14 @@ def varying_settings(batches: Sequence[Batch]) -> list[str]:
 
 
 def value_range(values: Sequence[int]) -> str:
-    """Returns "3" for equal values, otherwise "MINIMUM to MAXIMUM"."""
+    """Returns the range of whole numbers as text.
+
+    Args:
+        values: the numbers, at least one.
+
+    Returns:
+        "3" if all numbers are 3, otherwise "MINIMUM to MAXIMUM".
+    """
     return " to ".join(map(str, sorted({min(values), max(values)})))
 
 

@@ -235,6 +235,15 @@ def mean_coefficients(
 def scores_of_map(
     points: Float[np.ndarray, "n 2"], labels: Int[np.ndarray, "n"], *, seed: int
 ) -> dict[str, float]:
-    """Returns the scores of k-means on a map, with as many clusters as classes."""
+    """Returns the scores of k-means on a map, with as many clusters as classes.
+
+    Args:
+        points: [n, 2] the positions of the examples on the map.
+        labels: [n] the class of each example.
+        seed: seed of the ten seedings of k-means.
+
+    Returns:
+        The scores by name, see `metrics.scores`.
+    """
     kmeans = KMeans(len(np.unique(labels)), n_init=10, random_state=seed)  # pyright: ignore
     return metrics.scores(labels, kmeans.fit_predict(points))

@@ -137,5 +137,12 @@ BY_SIZE: dict[int, dict[str, Scores]] = {
 
 
 def scores_of(row: Scores) -> dict[str, float]:
-    """Returns a row of a table as a dict by score."""
+    """Returns a row of a table as a dict by score.
+
+    Args:
+        row: ACC, NMI, AMI and ARI as fractions, in the order of `SCORES`.
+
+    Returns:
+        The value of each score, by its name in `SCORES`.
+    """
     return dict(zip(SCORES, row, strict=True))

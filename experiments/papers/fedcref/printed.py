@@ -161,7 +161,15 @@ clients."""
 
 
 def means(names: Sequence[str], row: Sequence[Interval]) -> dict[str, float]:
-    """Returns the means of a row by column."""
+    """Returns the means of a row by column.
+
+    Args:
+        names: the names of the columns.
+        row: mean and half-width of each column.
+
+    Returns:
+        The mean of each column, by its name.
+    """
     return {name: mean for name, (mean, _) in zip(names, row, strict=True)}
 
 

@@ -28,12 +28,28 @@ OF_SHARES = (
 
 
 def methods(name: str, **flags: Any) -> dict[str, Any]:
-    """Returns the flags of a method: its name and further flags."""
+    """Returns the flags of a method: its name and further flags.
+
+    Args:
+        name: name of the method in the script.
+        **flags: further flags of the script.
+
+    Returns:
+        The flags by name.
+    """
     return {"methods": (name,), **flags}
 
 
 def rounds(*, smoke: tuple[int, ...], paper: tuple[int, ...]) -> dict[str, dict]:
-    """Returns a row's numbers of rounds, by preset."""
+    """Returns a row's numbers of rounds, by preset.
+
+    Args:
+        smoke: the numbers of rounds of the smoke preset.
+        paper: the numbers of rounds of the paper preset.
+
+    Returns:
+        The flags of each preset, by the name of the preset.
+    """
     return {"smoke": {"num_rounds": smoke}, "paper": {"num_rounds": paper}}
 
 

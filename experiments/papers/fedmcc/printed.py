@@ -311,7 +311,14 @@ FIGURE5_NMI = (21.1, 70.6)
 
 
 def of_clustering(share: float) -> dict[tuple, dict[str, float]]:
-    """Returns the scores of Table I or II by data set, class share and method."""
+    """Returns the scores of Table I or II by data set, class share and method.
+
+    Args:
+        share: the class share: `IID` for Table I, `NON_IID` for Table II.
+
+    Returns:
+        NMI, ACC and ARI as fractions, by setting. Missing scores are left out.
+    """
     return {
         (dataset, share, method): scores
         for method, row in CLUSTERING[share].items()
@@ -326,7 +333,16 @@ def of_clustering_everywhere() -> dict[tuple, dict[str, float]]:
 
 
 def by_score(row: Scores) -> list[dict[str, float]]:
-    """Returns NMI, ACC and ARI per data set as fractions, without missing scores."""
+    """Returns NMI, ACC and ARI per data set as fractions.
+
+    Args:
+        row: NMI, ACC and ARI of each data set in turn, in percent. None is a missing
+            score.
+
+    Returns:
+        One dict per data set, from the name of a score to its value. Missing scores are
+        left out.
+    """
     return [
         {
             name: value / 100
