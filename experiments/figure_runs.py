@@ -61,7 +61,7 @@ def train(
     total = sum(len(batch.points) * sum(plan.num_rounds(batch)) for batch in batches)
     content = dataset.examples.tobytes() + np.asarray(dataset.labels).tobytes()
     with (
-        jax.default_matmul_precision(task.options.precision),
+        jax.default_matmul_precision(prepared.task.options.precision),
         log_to_stdout(),
         Progress(total) as progress,
     ):
@@ -69,7 +69,9 @@ def train(
             program = engine.Program(batch.build)
             for part in batch.split():
                 # The checkpoint name depends on everything that decides the result.
-                config = experiment.configuration(task, part.method, part.points[0])
+                config = experiment.configuration(
+                    prepared.task, part.method, part.points[0]
+                )
                 name = fingerprint(
                     config, part.points, hashlib.sha256(content).hexdigest()
                 )

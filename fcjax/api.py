@@ -45,7 +45,7 @@ def run(
     data_dir: str | Path | None = None,
     limit: int | None = None,
     evaluate_every: int | None = None,
-    precision: Literal["highest", "high", "default"] = "highest",
+    precision: Literal["highest", "high", "default"] | None = None,
 ) -> Results:
     """Runs a grid: all combinations of methods, settings, partitions and seeds.
 
@@ -71,7 +71,8 @@ def run(
         data_dir: the folder of prepared TFDS data sets.
         limit: the number of examples to use, a subset with the same class proportions.
         evaluate_every: rounds between two evaluations; None uses the method's default.
-        precision: the precision of the matrix products of networks.
+        precision: the precision of the matrix products of networks. None is "highest"
+            on a CPU, and "default", the tensor cores, on a GPU or TPU.
 
     Returns:
         The results of all runs.

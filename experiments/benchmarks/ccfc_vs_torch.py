@@ -76,7 +76,7 @@ class Problem:
         return data.heterogeneous(self.labels, NUM_CLIENTS, 0.0, seed=seed)
 
     def score(self, clusters: np.ndarray) -> tuple[float, float]:
-        """Returns NMI and ACC of the clusters of all images."""
+        """Returns the pair (NMI, ACC) of the clusters of all images against labels."""
         return (
             float(metrics.nmi(self.labels, clusters)),
             float(metrics.accuracy(self.labels, clusters)),

@@ -279,7 +279,7 @@ def encode_all(
 def cluster(
     setup: Setup, key: PRNGKey, state: Trained, x: Examples, mask: Counted, _: Now
 ) -> tuple[Trained, Float[Array, ""]]:
-    """Clusters the codes by k-means: a round of the phase `k-means`.
+    """Clusters the codes by one complete k-means, the only round of phase `k-means`.
 
     Args:
         setup: networks and settings of the clustering.

@@ -180,7 +180,8 @@ def client_round(
         mask: False at padding.
 
     Returns:
-        The local centroids [L, D], and the inertia per example, at least 0.
+        The local centroids [L, D] of L local clusters, and the inertia divided by the
+        number of examples, a scalar of at least 0.
     """
     number = setup.settings.local_clusters
     if setup.settings.local_start == "kmeans++":

@@ -40,7 +40,7 @@ MEANINGS: Mapping[Criterion, str] = {
     "consensus": "adjusted Rand index with the consensus of all runs",
     "others": "rank of the run's clusters by silhouette in the embeddings of the other "
     "runs, 0 to 1",
-    "input": "silhouette of the run's clusters among the raw examples",
+    "input": "silhouette of the run's clusters by the distances of the raw examples",
     "silhouette": "silhouette of the run's clusters in the run's embedding",
     "loss": "minus the last loss",
 }

@@ -54,7 +54,10 @@ class Source:
         if self.data_dir is not None:
             object.__setattr__(self, "data_dir", Path(self.data_dir))
         if self.limit is not None and self.limit < 2:
-            raise ValueError(f"`limit` must be at least 2, got {self.limit}")
+            raise ValueError(
+                f"`limit` must be at least 2 and at most the number of examples, got "
+                f"{self.limit}"
+            )
 
 
 Loaded = tuple[Dataset, np.ndarray]

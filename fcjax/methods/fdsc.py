@@ -64,8 +64,8 @@ class Subspaces(Method):
     classes per client, and the scores are means over clients.
 
     Methods for --methods:
-      fdsc2  clients share an encoder; coefficients are drawn to the graph of nearest
-             neighbours
+      fdsc2  clients share an encoder; coefficients are pulled toward the graph of
+             nearest neighbours
       fdsc1  fdsc2 without the graph
       dscn   deep subspace clustering; clients share nothing
       dlrsc  deep subspace clustering with coefficients of low rank; clients share
@@ -330,7 +330,8 @@ class FDSC1(Coefficients):
 class FDSC(FDSC1):
     """FDSC: clients share an encoder and cluster their examples by subspaces.
 
-    A loss draws the coefficients to the graph of nearest neighbours.
+    This is FDSC2, with the graph: a loss pulls the coefficients of the
+    self-expression toward the graph of nearest neighbours. `FDSC1` has no such loss.
 
     Examples:
         >>> FDSC(num_rounds=5).name

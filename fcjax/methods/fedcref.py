@@ -469,12 +469,14 @@ def known_of(settings: Any, labels: Any, *, num_clusters: int) -> dict[str, Any]
 def by_silhouette(
     key: PRNGKey, federation: Federation, *, num_clusters: int
 ) -> Int[Array, "M"]:
-    """Returns the number of clusters of each client with the best silhouette, K_i.
+    """Returns for each client the number of clusters whose k-means has the best score.
+
+    The score is the silhouette. The numbers from 2 to `num_clusters` are tried.
 
     Args:
         key: the random key of the seedings of k-means.
         federation: the clients of one run and their examples.
-        num_clusters: the largest number of clusters K of a client, at least 2.
+        num_clusters: K, the largest number that is tried, at least 2.
 
     Returns:
         [M] the number of clusters of each client, in 2..K.

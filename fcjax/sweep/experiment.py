@@ -126,9 +126,14 @@ def prepare(
     original_command, adapted = command(task), task.adapted(dataset)
     flags = command(adapted)["flags"]
     task, dataset = adapted.resolved(dataset)
+    on_cpu = platform() == "cpu" and options.on is None
+    if options.precision is None:
+        options = dataclasses.replace(
+            options, precision="highest" if on_cpu else "default"
+        )
+        task = dataclasses.replace(task, options=options)
     # All runs are checked, including finished runs and the runs of other shards.
     batches = plan.batches(task, dataset, len(extra), natural)
-    on_cpu = platform() == "cpu" and options.on is None
     # On a CPU the results of a run must not depend on the other runs of the grid. On
     # accelerators they do anyway, and few programs are better.
     if on_cpu:

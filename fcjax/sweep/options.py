@@ -20,9 +20,13 @@ class Training:
     evaluate_every: Annotated[int | None, shown("1; 4 for ccfc, 25 for fdsc")] = None
     """Rounds between two evaluations. The last round of a stage is always evaluated;
     if this is not set, its last ten rounds are."""
-    precision: Literal["highest", "high", "default"] = "highest"
-    """Precision of the matrix products of networks. Distances and averages always use
-    float32."""
+    precision: Annotated[
+        Literal["highest", "high", "default"] | None,
+        shown("highest on a CPU, default on a GPU or TPU"),
+    ] = None
+    """Precision of the matrix products of networks. highest is float32. default uses
+    the tensor cores, which round operands: TF32 on a GPU, bfloat16 on a TPU. Distances
+    and averages always use float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +75,8 @@ class Options(Machine, Output, Training):
     """All options of a grid: seeds, results folder and devices.
 
     Examples:
-        >>> Options(seed=(0, 1, 2)).precision
-        'highest'
+        >>> Options(seed=range(3)).seed
+        (0, 1, 2)
     """
 
     def __post_init__(self):

@@ -76,7 +76,10 @@ def join(settings: Processes, tasks: Sequence[Task]) -> None:
                 f"`coordinator` must be auto or HOST:PORT, got {settings.coordinator!r}"
             )
         if settings.process is None:
-            raise ValueError("`coordinator` HOST:PORT needs `process` i/n")
+            raise ValueError(
+                "`coordinator` HOST:PORT needs `process` i/n, for example 0/2 "
+                "for the first of two processes"
+            )
         index, count = share("process", settings.process)
         address = {
             "coordinator_address": settings.coordinator,

@@ -35,7 +35,7 @@ COLUMNS = {
     "alpha": "concentration of the Dirichlet partition (small: heterogeneous clients)",
     "nmi": "normalized mutual information with the classes (0 to 1, higher is better)",
     "acc": "accuracy with clusters matched to classes (0 to 1, higher is better)",
-    "kappa": "Cohen's kappa after that matching (-1 to 1, higher is better)",
+    "kappa": "acc corrected for chance, Cohen's kappa (-1 to 1, higher is better)",
     "global_acc": "acc with one matching for all clients (0 to 1, higher is better)",
     "initial_acc": "acc before the method's own rounds (0 to 1, higher is better)",
     "participation": "mean share of participating clients per round (0 to 1)",
@@ -315,7 +315,10 @@ def log_header(experiment: Experiment) -> None:
             ),
         ]
         log.info(f"compiled program: {', '.join(parts)}")
-    log.info("progress: loss, nmi and acc are means over the runs of a line")
+    log.info(
+        "progress: stage and round; loss, nmi and acc are means over the runs of a "
+        "line; the time left is for all runs"
+    )
 
 
 def log_pace(num_runs: int, seconds: float) -> None:

@@ -128,7 +128,7 @@ COMMANDS = [
     ),
     ("ccfc --resize 0", "--resize"),
     ("ccfc --limit 0", "--limit"),
-    ("ccfc --limit 1", "error: --limit must be at least 2, got 1"),
+    ("ccfc --limit 1", "error: --limit must be at least 2 and at most the number of"),
     ("ccfc --max-clients 0", "error: --max-clients must be at least 1, got 0"),
     ("ccfc --limit -3", "--limit"),
     ("ccfc --limit 9999", "--limit"),

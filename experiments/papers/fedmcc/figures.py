@@ -151,7 +151,7 @@ def soft_assignments(
 
 
 def scores_of(output: RunOutput) -> dict[str, float]:
-    """Returns NMI and ACC of the clusters of a run."""
+    """Returns the pair (NMI, ACC) of the clusters of a run against the labels."""
     scores = metrics.scores(output.labels, output.clusters)
     return {name: float(scores[name]) for name in ("nmi", "acc")}
 
