@@ -39,6 +39,17 @@ COLLECTIVES = re.compile(
 """XLA's names of the collective operations, which communicate between devices."""
 
 
+INSTRUCTION = re.compile(
+    r"^ +(?:ROOT )?%?[\w.-]+ = .*? ([a-z][a-z0-9-]*)\(", re.MULTILINE
+)
+"""An instruction in the text of a compiled program, with its opcode."""
+NO_KERNEL = {
+    *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all"),
+    *("while", "conditional", "call", "partition-id", "replica-id"),
+}
+"""Opcodes that start no kernel."""
+
+
 class Fitted(NamedTuple):
     """A compiled program of a batch."""
 
@@ -54,6 +65,8 @@ class Fitted(NamedTuple):
     collectives: Counter[str]
     """Number of collective operations in the text of the program, by name. An operation
     in a loop counts once."""
+    kernels: int
+    """Number of kernels in the largest loop body, see `count_kernels`."""
 
     @property
     def num_bytes(self) -> int:
@@ -102,8 +115,31 @@ def compile_for(
                 seconds,
                 compiled.memory_analysis(),
                 costs.count(traced.jaxpr),
-                Counter(COLLECTIVES.findall(compiled.as_text() or "")),
+                Counter(COLLECTIVES.findall(text := compiled.as_text() or "")),
+                count_kernels(text),
             )
+
+
+def count_kernels(text: str) -> int:
+    """Counts the kernels in the largest loop body of a compiled program.
+
+    For an algorithm of this package this body is a local training step.
+
+    Args:
+        text: the program as XLA prints it.
+
+    Returns:
+        The largest number of instructions that start a kernel in the body of a `while`
+        loop; 0 without a loop.
+    """
+    bodies = {*re.findall(r"body=%?([\w.-]+)", text)}
+    counts = [0]
+    for computation in re.split(r"^}", text, flags=re.MULTILINE):
+        header = re.search(r"^(?:ENTRY )?%?([\w.-]+) .*{$", computation, re.MULTILINE)
+        if header and header[1] in bodies:
+            opcodes = INSTRUCTION.findall(computation)
+            counts.append(sum(opcode not in NO_KERNEL for opcode in opcodes))
+    return max(counts)
 
 
 def shapes(batch: Batch, experiment: Experiment) -> Grid:
@@ -390,6 +426,7 @@ def row(program: Fitted, chip: Chip) -> dict[str, Any]:
         "operations": counts.operations.total(),
         "operations_by_precision": counts.operations,
         "collectives": program.collectives,
+        "kernels": program.kernels,
         "open_loops": counts.open_loops,
         "least_seconds": least_seconds(program, chip),
     }

@@ -1,13 +1,16 @@
 """The benchmarks: both sides do the same work, what they print, one line of error."""
 
+import dataclasses
 import importlib.util
+import subprocess
+import sys
 
 import jax
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from experiments.benchmarks import benchmark
+from experiments.benchmarks import benchmark, device_day, precision
 from experiments.benchmarks import benchmark_clustering as clustering
 from experiments.benchmarks import benchmark_growth as growth
 from experiments.benchmarks import benchmark_memory as memory
@@ -38,6 +41,55 @@ def test_bad_input_is_one_line(monkeypatch, module, flags, message):
     with pytest.raises(ValueError, match=message) as error:
         main(module.tyro.cli(module.Args, args=flags))
     assert "\n" not in str(error.value)
+
+
+# --- accelerators
+
+
+def test_a_second_start_keeps_the_rows_of_the_finished_parts(tmp_path, capsys):
+    args = device_day.Args(
+        out=tmp_path / "day.md", parts=("ccfc-pretrain",), dry_run=True, minutes=3
+    )
+    device_day.device_day(args)
+    first = args.out.read_text().splitlines()
+    assert [line for line in first if line.startswith("| ccfc pretrain | ")]
+    rows = [line for line in first if line.startswith("| ccfc")]
+    assert all(line.count("|") == first[8].count("|") for line in rows)
+    device_day.device_day(dataclasses.replace(args, minutes=0.5))  # too short to train
+    second = args.out.read_text().splitlines()
+    assert [line for line in second if line.startswith("| ccfc")] == rows
+    kept = args.out.with_suffix(".json")
+    kept.write_text(kept.read_text().replace('"commit": "', '"commit": "other'))
+    with pytest.raises(ValueError, match="has commit other"):
+        device_day.device_day(args)
+
+
+def test_operands_are_rounded_to_tf32_except_at_highest_precision():
+    """In a process of its own, as the rounding stays. 1 + 2^-11 rounds to 1."""
+    program = """
+import jax.numpy as jnp
+from jax import lax
+from experiments.benchmarks.precision import round_operands
+round_operands(lax.dot_general_p, 10)
+x = jnp.array([1 + 2**-11, 1 + 2**-10])
+print(*jnp.matmul(x, jnp.eye(2)).tolist())
+print(*jnp.matmul(x, jnp.eye(2), precision="highest").tolist())
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    rounded, exact = (
+        [float(x) for x in line.split()] for line in result.stdout.splitlines()
+    )
+    assert rounded == [1, 1 + 2**-10]
+    assert exact == [1 + 2**-11, 1 + 2**-10]
+
+
+def test_precision_names_its_methods(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["precision.py", "10", "cfcc"])
+    with pytest.raises(SystemExit):
+        precision.main()
+    assert "unknown method 'cfcc'" in capsys.readouterr().err
 
 
 # --- rounds

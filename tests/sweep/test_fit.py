@@ -120,3 +120,31 @@ def test_clients_that_are_spread_count_for_their_own_device(tmp_path, monkeypatc
     # A round sends one sum.
     (round,) = fit.compile_for(jax.local_devices(), batch, experiment, only="learn")
     assert round.collectives == {"all-reduce": 1}
+
+
+def test_kernels_are_counted_in_the_largest_loop_body():
+    """Two loops: a body of one kernel, and one of a fusion, a library call and a copy."""
+    text = """
+%small (a: f32[4]) -> f32[4] {
+  %a = f32[4] parameter(0)
+  ROOT %b = f32[4]{0} fusion(%a), kind=kLoop, calls=%f
+}
+
+%large.1 (t: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %t = (s32[], f32[4]{0}) parameter(0)
+  %g = f32[4]{0} get-tuple-element(%t), index=1
+  %c = (f32[4]{0}, s8[64]{0}) custom-call(%g), custom_call_target="gemm"
+  %d = f32[4]{0} fusion(%c), kind=kInput, calls=%f, metadata={op_name="w(b)"}
+  %e = f32[4]{0} copy(%d)
+  ROOT %r = (s32[], f32[4]{0}) tuple(%i, %e)
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4] parameter(0)
+  %y = f32[4] fusion(%x), kind=kLoop, calls=%f
+  %w = f32[4] while(%y), condition=%cond, body=%small
+  ROOT %v = (s32[], f32[4]{0}) while(%w), condition=%cond.1, body=%large.1
+}
+"""
+    assert fit.count_kernels(text) == 3
+    assert fit.count_kernels(text.partition("ENTRY")[0]) == 0

@@ -1,4 +1,4 @@
-"""The parts of benchmark_accelerator.py. Each part runs in a process of its own.
+"""The parts of device_day.py. Each part runs in a process of its own.
 
 A TPU serves one process at a time, and a peak of memory belongs to a process. The
 script prints the rows of a table, each row as soon as it is measured.
@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
-import math
 import statistics
 import subprocess
 import sys
@@ -29,14 +28,13 @@ from experiments.benchmarks.speed.commands import EXPERIMENTS
 from fcjax import engine
 from fcjax.cli import arguments
 from fcjax.data.federation import device_memory, peak_memory, readable
-from fcjax.methods import CCFC, SCRIPTS
-from fcjax.metrics import accuracy
+from fcjax.methods import SCRIPTS
 from fcjax.parallel.exact import take_cores
 from fcjax.parallel.mesh import platform
 from fcjax.results.store import read_rows
-from fcjax.settings import as_tuple
+from fcjax.sweep.costs import GPUS, TPUS, Chip
 from fcjax.sweep.experiment import Experiment, prepare
-from fcjax.sweep.fit import Fitted, compile_for
+from fcjax.sweep.fit import Fitted, compile_for, least_seconds
 from fcjax.types import Grid, State
 
 REPEATS = 5
@@ -55,8 +53,10 @@ class Args:
     """Time limit of the part, in seconds."""
     folder: Path
     """Folder of the random images. Missing images are written."""
+    runs: Path
+    """Folder of the runs of the papers' rows, which stays."""
     data_dir: Path | None = None
-    """Folder with the prepared MNIST."""
+    """Folder with the prepared TFDS data sets."""
     dry_run: bool = False
     """Take small sizes."""
 
@@ -79,7 +79,6 @@ GREY = Images("mnist", (70_000, 28, 28, 1), (400, 8, 8, 1))
 # One epoch of ResNet-18 on all of CIFAR-10 would take all the time. A client has ten
 # batches, and the time of a round is proportional to the number of batches.
 COLOUR = Images("cifar10", (6400, 32, 32, 3), (60, 8, 8, 3))
-VECTORS = Images("pendigits", (10_000, 16), (400, 16))
 
 
 class Run(NamedTuple):
@@ -109,8 +108,6 @@ RUNS = {
         *(GREY, "--overlap 0 --clients 25"), "--clients 4 --samples-per-class 10"
     ),
 }
-BATCHES = 12_800
-"""Number of images for ten batches per client, for the reason given for COLOUR."""
 
 
 def images(kind: Images, args: Args) -> Path:
@@ -230,9 +227,9 @@ def spread(seconds: list[float]) -> list[str]:
 
 
 STAGES = [
-    *("stage", "workload", "compile s", "predicted: arguments + temporaries + code"),
+    *("stage", "workload", "compile s", "kernels", "predicted memory"),
     *("peak after compilation", "peak after rounds", "first round s", "s/round"),
-    *("min to max", "rounds/s"),
+    *("min to max", "bound s/round", "share of the bound"),
 ]
 
 
@@ -250,7 +247,7 @@ def stages(method: str, flags: list[str], args: Args) -> Rows:
         f"{batch.padded_size} images of {height}x{width} per client, `{method_flags}`"
     )
     program, grid = engine.Program(batch.build), batch.grid(experiment.pool)
-    end = None
+    end, chip = None, chip_here()
     for fit in compile_for(jax.local_devices(), batch, experiment):
         if left.isdisjoint(same_program := fit.name.split(", ")):
             continue
@@ -259,6 +256,7 @@ def stages(method: str, flags: list[str], args: Args) -> Rows:
             f"{method} {fit.name}",
             workload,
             f"{fit.seconds:.1f}",
+            str(fit.kernels),
             predicted_memory(fit),
         ]
         row.append(readable(peak_memory()))
@@ -267,10 +265,23 @@ def stages(method: str, flags: list[str], args: Args) -> Rows:
         if timed is None:
             return
         end, later_rounds = timed.end, timed.seconds[1:]
-        rate = f"{1 / statistics.median(later_rounds):.3f}" if later_rounds else ""
-        yield [*row, readable(peak_memory()), *spread(timed.seconds), rate]
+        bound = ["", ""]
+        if chip and later_rounds:
+            least = least_seconds(fit, chip)
+            share = least / statistics.median(later_rounds)
+            bound = [f"{least:.4f}", f"{share:.2f}"]
+        yield [*row, readable(peak_memory()), *spread(timed.seconds), *bound]
         if not left:
             return
+
+
+def chip_here() -> Chip | None:
+    """Returns the peak rates of the first device, or None for an unknown device."""
+    kind = jax.devices()[0].device_kind.lower()
+    names = {"tpu v5 lite": "v5e", "tpu v5": "v5p", "tpu v6 lite": "v6e"}
+    if kind in names:
+        return TPUS[names[kind]]
+    return next((chip for name, chip in GPUS.items() if name in kind), None)
 
 
 def predicted_memory(fit: Fitted) -> str:
@@ -320,113 +331,131 @@ def allow_tf32(allowed: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
-BATCHED_RUNS = [
-    *("runs", "first round s", "s/round, all runs", "min to max"),
-    *("s/round/run", "runs/hour", "peak"),
+GRID = [
+    *("data", "runs", "wall s", "s/run", "compile s", "one PyTorch run s", "ratio"),
 ]
+GRID_FLAGS = {
+    "digits": ["--dataset", "digits"],
+    "mnist": ["--dataset", "mnist", "--limit", "10000", "--preset", "paper"],
+}
 
 
-def time_batch(count: int, args: Args) -> Rows:
-    """Yields one row: the time of pre-training of `count` runs in one call."""
-    limit = 160 if args.dry_run else BATCHES
-    seeds = map(str, range(count))
-    flags = [*flags_of("ccfc", args), "--cluster-rounds", "0", "--limit", str(limit)]
-    experiment = experiment_of("ccfc", [*flags, "--seed", *seeds], args)
-    (batch,) = experiment.batches
-    program, grid = engine.Program(batch.build), batch.grid(experiment.pool)
-    with jax.default_matmul_precision(experiment.task.options.precision):
-        timed = time_stage(program, grid, None, seconds=args.seconds / 4)
-    assert timed is not None
-    each = statistics.median(timed.seconds[1:]) / count
-    # The time is extrapolated to the paper's rounds and number of images.
-    (num_rounds,) = as_tuple(CCFC().pretrain_rounds)
-    hours = num_rounds * each * GREY.shape[0] / limit / 3600
-    cells = [*spread(timed.seconds), f"{each:.4f}", f"{1 / hours:.2f}"]
-    yield [str(count), *cells, readable(peak_memory())]
+def grid(name: str, args: Args) -> Rows:
+    """Yields one row: 40 runs of CCFC in one command, compared with PyTorch.
+
+    The grid has 8 seeds and 5 values of p.
+
+    The PyTorch loop trains one epoch of all clients. Its time for a run is extrapolated
+    to the rounds and the number of images of the run. The ratio is the time of 40
+    PyTorch runs, one after another, over the time of the grid.
+    """
+    if name == "mnist" and args.data_dir is None:
+        yield [name, "left out, because --data-dir is missing"]
+        return
+    out = args.folder / f"grid-{name}"
+    flags = [*GRID_FLAGS[name], "--p", "0", "0.25", "0.5", "0.75", "1"]
+    flags += ["--seed", "0:8", "--evaluate-every", "1000", "--no-plot"]
+    if args.dry_run:
+        flags += ["--preset", "smoke", "--limit", "400", "--seed", "0", "1"]
+    start = time.perf_counter()
+    finish("ccfc", [*flags, *data_flags(args), "--out", str(out)], args)
+    wall = time.perf_counter() - start
+    rows = read_rows(out / "results.csv")
+    rounds_of_run = statistics.mean(row["rounds"] for row in rows)
+    examples = rows[0]["samples"] * rounds_of_run
+    compile_seconds = sum(row["compile_seconds"] for row in rows)
+    cells = [name, str(len(rows)), f"{wall:.1f}", f"{wall / len(rows):.2f}"]
+    cells.append(f"{compile_seconds:.1f}")
+    device, missing = torch_device()
+    if missing:
+        yield [*cells, f"left out, because {missing}", ""]
+        return
+    allow_tf32(True)
+    sizes = Sizes(2, 32, 16) if args.dry_run else ccfc.SIZES
+    (case,) = ccfc.cases(sizes, torch_device=device)
+    assert case.loop is not None
+    epoch = case.loop(1)
+    epoch()  # the first epoch starts the device
+    start = time.perf_counter()
+    epoch()
+    each = (time.perf_counter() - start) / case.num_examples * examples
+    yield [*cells, f"{each:.1f}", f"{len(rows) * each / wall:.1f}"]
 
 
-BACKENDS = [
-    *("backend", "stage", "first round s", "s/round", "min to max"),
-    *("assignments different from loop", "after matching clusters"),
+PAPERS = [
+    *("table", "runs", "finished", "wall s", "NMI", "ACC", "results folder"),
 ]
+WAITING = {
+    "ccfc-mnist": "ccfc --dataset mnist --p 0.5 0.75 1 --seed 0 --runs-per-call 1",
+    "ccfc-mnist-seeds": "ccfc --dataset mnist --p 0 --seed 1 2 --runs-per-call 1",
+    "sda-fdc-mnist": "sda_fdc --methods sda-fdc --dataset mnist --p 0 0.5 1 --seed 0",
+    "fdsc-mnist": "fdsc --dataset mnist --split train --clients 20 "
+    "--classes-per-client 5 10 --seed 0",
+    "fedmcc-cifar10": "fedmcc --dataset cifar10 --class-share 1 0.2 --seed 0",
+}
+"""The commands of the papers' rows that wait for a device, by name of the part. All
+have `--preset paper`."""
 
 
-def backends(args: Args) -> Rows:
-    """Yields one row per backend and stage. The backend `loop` is the reference."""
-    flags = ["--dataset", str(images(VECTORS, args)), "--own-init", "False"]
-    flags += ["--p", "0", "--seed", "0", "1", "2", "3"]
-    experiment = experiment_of("ccfc", flags, args)
-    (batch,) = experiment.batches
-    grid, expected = batch.grid(experiment.pool), None
-    for backend in ("loop", "shard_map", "pmap"):
-        program, end, rows = engine.Program(batch.build, backend=backend), None, []
-        with jax.default_matmul_precision(experiment.task.options.precision):
-            # The clusters are comparable only after all rounds.
-            while timed := time_stage(program, grid, end, seconds=math.inf):
-                end = timed.end
-                rows.append([backend, timed.name, *spread(timed.seconds)])
-            assert end is not None
-            clusters = np.asarray(program.assign(grid, end[1]))
-        expected = clusters if expected is None else expected
-        yield from rows[:-1]
-        yield [
-            *rows[-1],
-            *count_differences(expected, clusters, np.asarray(grid.federations.mask)),
-        ]
+def paper(name: str, args: Args) -> Rows:
+    """Yields one row: the runs of a waiting command, as many as finish in the time.
 
-
-def count_differences(
-    expected: np.ndarray, clusters: np.ndarray, masks: np.ndarray
-) -> list[str]:
-    """Returns how many assignments differ, before and after matching clusters."""
-    runs = [
-        (a[mask], b[mask]) for a, b, mask in zip(expected, clusters, masks, strict=True)
-    ]
-    unmatched = sum((a != b).sum() for a, b in runs)
-    matched = sum(round(len(a) * (1 - accuracy(a, b))) for a, b in runs)
-    return [f"{unmatched} of {masks.sum()}", str(matched)]
-
-
-MNIST = [
-    *("stage", "rounds", "s/round", "min to max", "last scored round", "NMI", "ACC"),
-]
-
-
-def mnist(args: Args) -> Rows:
-    """Trains CCFC on MNIST, and yields the times and scores after each stage.
-
-    The last stage ends early when the time limit is reached.
+    The results folder stays, and the command continues there when it is given again.
+    `experiments/keep.py` adds finished runs to the ledger.
     """
     if args.data_dir is None:
-        yield ["left out, because --data-dir is missing"]
+        yield [name, "left out, because --data-dir is missing"]
         return
-    flags = ["--dataset", "mnist", "--data-dir", str(args.data_dir), "--p", "0"]
-    small = ["--limit", "400", "--preset", "smoke"]
-    flags += small if args.dry_run else ["--preset", "paper"]
-    flags += ["--evaluate-every", "10", "--no-plot", "--out", str(args.folder / "out")]
-    errors = args.folder / "errors-of-ccfc"
+    script, *flags = WAITING[name].split()
+    out = args.runs / name
+    flags += ["--preset", "paper", "--evaluate-every", "10", "--no-plot"]
+    if args.dry_run:
+        flags += ["--preset", "smoke", "--limit", "400", "--seed", "0"]
+    flags += ["--checkpoint-interval", "20", *data_flags(args), "--out", str(out)]
+    start = time.perf_counter()
+    finish(script, flags, args)
+    results = [
+        row for path in sorted(out.rglob("results.csv")) for row in read_rows(path)
+    ]
+    rounds_done = [
+        row for path in sorted(out.rglob("history.csv")) for row in read_rows(path)
+    ]
+    if not rounds_done and not results:
+        reason = last_line(args.folder / "errors-of-command")
+        raise RuntimeError(reason or "no round finished in the time")
+    runs = {(row.get("p"), row["seed"]) for row in rounds_done}
+    scores = [[row[name] for row in results] for name in ("nmi", "acc")]
+    yield [
+        name,
+        str(len(runs)),
+        str(len(results)),
+        f"{time.perf_counter() - start:.0f}",
+        *(" ".join(f"{value:.3f}" for value in values) for values in scores),
+        f"`{out}`",
+    ]
+
+
+def data_flags(args: Args) -> list[str]:
+    """Returns the flag of the folder with data sets, if there is one."""
+    return [] if args.data_dir is None else ["--data-dir", str(args.data_dir)]
+
+
+def finish(script: str, flags: list[str], args: Args) -> None:
+    """Runs a script of `experiments` until it ends or the time of the part is over.
+
+    Args:
+        script: name of the file, without its ending.
+        flags: the flags of the command.
+        args: the arguments of the part.
+    """
+    errors = args.folder / "errors-of-command"
     with errors.open("w") as file, contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(
-            [sys.executable, EXPERIMENTS / "ccfc.py", *flags],
-            timeout=args.seconds - SPARE,
+            [sys.executable, EXPERIMENTS / f"{script}.py", *flags],
+            timeout=max(1, args.seconds - SPARE),
             stdout=subprocess.DEVNULL,
             stderr=file,
         )
-    history = read_rows(args.folder / "out" / "history.csv")
-    if not history:
-        raise RuntimeError(last_line(errors) or "no round finished in the time")
-    for stage in dict.fromkeys(row["stage"] for row in history):
-        rounds_of_stage = [row for row in history if row["stage"] == stage]
-        scored_rounds = [row for row in rounds_of_stage if row["nmi"] is not None]
-        row = [
-            stage,
-            str(len(rounds_of_stage)),
-            *spread([row["seconds"] for row in rounds_of_stage])[1:],
-        ]
-        if scored_rounds:
-            last = scored_rounds[-1]
-            row += [f"{last['round']}", f"{last['nmi']:.4f}", f"{last['acc']:.4f}"]
-        yield row
 
 
 def last_line(path: Path) -> str:
@@ -446,12 +475,14 @@ def device(args: Args) -> Rows:
 PARTS: dict[str, Callable[[Args], Rows]] = {
     "device": device,
     "ccfc-pretrain": partial(stages, "ccfc", ["--cluster-rounds", "0"]),
+    "ccfc-pretrain-highest": partial(
+        stages, "ccfc", ["--cluster-rounds", "0", "--precision", "highest"]
+    ),
     "ccfc-cluster": partial(stages, "ccfc", ["--pretrain-rounds", "0"]),
     "torch": compare_with_torch,
-    **{f"runs-{n}": partial(time_batch, n) for n in (1, 4, 16, 64)},
-    "backends": backends,
+    **{f"grid-{name}": partial(grid, name) for name in GRID_FLAGS},
+    **{name: partial(paper, name) for name in WAITING},
     **{name: partial(stages, name, []) for name in RUNS if name != "ccfc"},
-    "ccfc-mnist": mnist,
 }
 """Function (arguments) -> rows of the table, by part."""
 

@@ -1,28 +1,28 @@
-"""Measures the speed and memory of every method on an accelerator, in ten minutes.
+"""Measures fcjax on an accelerator in ten minutes, and trains runs of the papers.
 
-    python experiments/benchmarks/benchmark_accelerator.py --data-dir DIR
-    python experiments/benchmarks/benchmark_accelerator.py --dry-run
-    python experiments/benchmarks/benchmark_accelerator.py --parts fedcref --minutes 5
+    python experiments/benchmarks/device_day.py --data-dir DIR
+    python experiments/benchmarks/device_day.py --data-dir DIR --minutes 60
+    python experiments/benchmarks/device_day.py --dry-run
 
 The script writes Markdown tables for docs/benchmarks/accelerators.md. It adds each row
-as soon as it is measured, so that an interrupted run keeps its results. The parts, the
-most important first, are:
+as soon as it is measured. If the script is given again with the same --out, finished
+parts keep their rows, and the other parts are measured. The parts, in order, are:
 
-- the stages of CCFC: compilation, time, and memory compared with `fcjax fit`
+- a round of CCFC at both precisions: time, share of the lower bound, kernels, memory
 - CCFC's local training compared with a PyTorch loop on the same device
-- several runs of CCFC in one batch
-- every backend
-- the stages of the other methods
-- CCFC on MNIST, for as many rounds as fit into the time
+- grids of 40 runs of CCFC on the digits and on 10,000 images of MNIST
+- the papers' rows that wait for a device, as many as fit into the time
+- the stages of the other methods, on request: --parts fdsc sda-fdc fedmcc
 
-All parts except the last use random images of the papers' sizes. Each part has a share
-of the time. Unused time goes to the later parts. A part that fails or takes too long
-leaves a row that says so. --dry-run takes small sizes, for a test on a CPU.
+Each part has a share of the time. Unused time goes to the later parts. A part that
+fails or takes too long leaves a row that says so. --dry-run takes small sizes, for a
+test on a CPU.
 """
 
 import contextlib
 import dataclasses
 import datetime
+import json
 import os
 import platform
 import shlex
@@ -34,7 +34,7 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import tyro
 
@@ -42,24 +42,26 @@ from experiments.benchmarks import benchmark
 from experiments.benchmarks.speed import on_device
 from experiments.benchmarks.speed.commands import SHARED
 from fcjax.cli.errors import exit_with_error
-from fcjax.methods import paper_scores_ccfc as printed
 from fcjax.results.environment import compiler_options
 
 Name = Literal[
     "ccfc-pretrain",
+    "ccfc-pretrain-highest",
     "ccfc-cluster",
     "torch",
-    "runs-1",
-    "runs-4",
-    "runs-16",
-    "runs-64",
-    "backends",
+    "grid-digits",
+    "grid-mnist",
+    "ccfc-mnist",
+    "ccfc-mnist-seeds",
+    "sda-fdc-mnist",
+    "fdsc-mnist",
+    "fedmcc-cifar10",
     "fdsc",
     "sda-fdc",
     "fedmcc",
     "fedcref",
-    "ccfc-mnist",
 ]
+ON_REQUEST = ("fdsc", "sda-fdc", "fedmcc", "fedcref")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +69,16 @@ class Args:
     """Measures the devices that JAX finds, and writes tables."""
 
     data_dir: Path | None = None
-    """Folder with MNIST as a prepared TFDS data set. Without it, MNIST is left out."""
-    out: Path = Path("accelerator.md")
-    """Markdown file of the tables. An existing file is replaced."""
+    """Folder with MNIST and CIFAR-10 as prepared TFDS data sets. Without it, parts with
+    these data are left out."""
+    out: Path = Path("device_day.md")
+    """Markdown file of the tables. The JSON file of the same name holds the rows of the
+    finished parts; delete it to measure all parts again."""
+    runs: Path = Path("runs/device_day")
+    """Folder of the papers' runs. Stopped runs continue."""
     minutes: float = 10
     """Minutes for all parts together."""
-    parts: tuple[Name, ...] = get_args(Name)
+    parts: tuple[Name, ...] = tuple(x for x in get_args(Name) if x not in ON_REQUEST)
     """Parts to measure. A single part has all the minutes."""
     dry_run: bool = False
     """Take small sizes: all parts in a few minutes on a CPU. The numbers have no
@@ -89,20 +95,20 @@ class Table(NamedTuple):
     """Share of the time of each part, in minutes of ten."""
 
 
-PAPER = printed.scores_of("mnist", "CCFC")[0.0]
 STAGES_NOTE = (
-    "One run on random images, float32 (`--precision highest`): for each stage a first "
-    f"round and up to {on_device.REPEATS} timed rounds. Programs are compiled as in "
-    "`fcjax fit`, which predicts the memory per device; the first round loads them "
-    "from a cache. Peaks are of the first device (on a CPU: of the process), after "
-    "compilation, which tries out kernels, and after the rounds"
+    "One run on random images: for each stage a first round and up to "
+    f"{on_device.REPEATS} timed rounds. Programs are compiled as in `fcjax fit`, which "
+    "predicts the memory per device; the first round loads them from a cache. Peaks "
+    "are of the first device (on a CPU: of the process), after compilation, which "
+    "tries out kernels, and after the rounds. kernels: in the largest loop body, which "
+    "is a local step. The bound is the time of the operations at the peak rate"
 )
 TABLES = [
     Table(
         "CCFC, one process per stage",
         f"{STAGES_NOTE}.",
         benchmark.titles(on_device.STAGES),
-        {"ccfc-pretrain": 1.2, "ccfc-cluster": 1.2},
+        {"ccfc-pretrain": 1.2, "ccfc-pretrain-highest": 1.0, "ccfc-cluster": 1.0},
     ),
     Table(
         "CCFC's local training compared with PyTorch",
@@ -113,33 +119,25 @@ TABLES = [
         {"torch": 0.8},
     ),
     Table(
-        "Several runs of CCFC in one batch",
-        "Pre-training of several seeds in one call, with ten batches per client. "
-        "runs/hour: extrapolated to the paper's number of pre-training rounds on all "
-        "images.",
-        benchmark.titles(on_device.BATCHED_RUNS),
-        {"runs-1": 0.6, "runs-4": 0.6, "runs-16": 0.7, "runs-64": 1.0},
+        "A grid of CCFC: 8 seeds and 5 values of p",
+        "wall: the whole command, with compilation. One PyTorch run: an epoch of local "
+        "training, times the rounds and images of a run. ratio: 40 PyTorch runs, one "
+        "after another, over the grid.",
+        benchmark.titles(on_device.GRID),
+        {"grid-digits": 1.0, "grid-mnist": 1.5},
     ),
     Table(
-        "Every backend",
-        "CCFC with an MLP on random vectors of 16 numbers, four seeds in one call. "
-        "Backends can differ in rounding, and the differences add up over rounds.",
-        benchmark.titles(on_device.BACKENDS),
-        {"backends": 0.8},
+        "Rows of the papers",
+        "`--preset paper`, stopped at the end of the time. The folders of results can "
+        "be added to the ledger by `experiments/keep.py` once they are complete.",
+        benchmark.titles(on_device.PAPERS),
+        {part: 0.7 for part in get_args(Name) if part in on_device.WAITING},
     ),
     Table(
         "The other methods",
         f"{STAGES_NOTE} of this stage and the earlier stages.",
         benchmark.titles(on_device.STAGES),
-        {"fdsc": 0.4, "sda-fdc": 0.6, "fedmcc": 0.8, "fedcref": 0.7},
-    ),
-    Table(
-        "CCFC on MNIST",
-        "`ccfc.py --dataset mnist --preset paper --p 0 --evaluate-every 10`, stopped "
-        "at the end of the time. The time of a round includes its scores. The paper's "
-        f"NMI after all rounds: {PAPER['nmi']}.",
-        benchmark.titles(on_device.MNIST),
-        {"ccfc-mnist": 1.2},
+        {part: 0.7 for part in get_args(Name) if part in ON_REQUEST},
     ),
 ]
 LEAST = 20
@@ -188,7 +186,10 @@ def measure(part: str, args: Args, folder: Path, seconds: float) -> Iterator[str
     if seconds < LEAST:
         yield f"| {part} | left out, too little time; run `{repeat_command}` |"
         return
-    values = {"--seconds": seconds, "--folder": folder, "--data-dir": args.data_dir}
+    values = {
+        **{"--seconds": seconds, "--folder": folder, "--runs": args.runs},
+        "--data-dir": args.data_dir,
+    }
     flags = [str(x) for pair in values.items() if pair[1] is not None for x in pair]
     flags += ["--dry-run"] if args.dry_run else []
     errors, start = folder / "errors", time.perf_counter()
@@ -217,8 +218,7 @@ def measure(part: str, args: Args, folder: Path, seconds: float) -> Iterator[str
 def environment(part: str, folder: Path) -> dict[str, str]:
     """Returns the environment variables of a part, with an empty compilation cache.
 
-    Parts with the same cache have different programs. Only MNIST shares programs, and
-    its table has no compile times.
+    Parts with the same cache have different programs, except those of the papers.
 
     Args:
         part: name of the part.
@@ -248,7 +248,7 @@ def command(args: Args) -> str:
         The command line.
     """
     options = compiler_options().items()
-    words = ["python", "experiments/benchmarks/benchmark_accelerator.py"]
+    words = ["python", "experiments/benchmarks/device_day.py"]
     for field in dataclasses.fields(args):
         value, flag = getattr(args, field.name), "--" + field.name.replace("_", "-")
         if value == field.default:
@@ -285,7 +285,32 @@ def commit() -> str:
     return process.stdout.strip()
 
 
-def benchmark_accelerator(args: Args) -> None:
+def finished_parts(args: Args, key: dict[str, str]) -> dict[str, Any]:
+    """Returns the rows of the parts that an earlier start finished.
+
+    Args:
+        args: the command-line arguments.
+        key: the devices and the commit.
+
+    Returns:
+        `key`, and `rows`: the rows of the table by part.
+
+    Raises:
+        ValueError: the earlier start had other devices or another commit.
+    """
+    path = args.out.with_suffix(".json")
+    if not path.exists():
+        return {**key, "rows": {}}
+    measured = json.loads(path.read_text())
+    for name, value in key.items():
+        if measured[name] != value:
+            raise ValueError(
+                f"{path} has {name} {measured[name]}, not {value}; give another --out"
+            )
+    return measured
+
+
+def device_day(args: Args) -> None:
     """Measures the parts in turn, and rewrites the file after every row.
 
     Args:
@@ -293,6 +318,7 @@ def benchmark_accelerator(args: Args) -> None:
 
     Raises:
         RuntimeError: there is no accelerator.
+        ValueError: an argument is wrong, or the file of --out is of another device.
     """
     check(args)
     start, lines = time.perf_counter(), []
@@ -313,25 +339,36 @@ def benchmark_accelerator(args: Args) -> None:
             raise RuntimeError(" | ".join(errors))
         title = f"## Accelerator: {devices}"
         print(title, f"{heading}.", sep="\n\n")
+        measured = finished_parts(args, {"devices": devices, "commit": commit()})
         deadline = time.perf_counter()
         shares = {part: x for table in TABLES for part, x in table.shares.items()}
-        seconds_per_share = (end - deadline) / sum(
-            shares[part] for part in set(args.parts)
+        seconds_per_share = (end - deadline) / max(
+            1e-9, sum(shares[part] for part in {*args.parts} - measured["rows"].keys())
         )
         for table in TABLES:
             parts = {k: share for k, share in table.shares.items() if k in args.parts}
             if parts:
                 add("", f"### {table.title}", "", table.note, "", table.header)
             for part, share in parts.items():
+                if part in measured["rows"]:
+                    add(*measured["rows"][part])
+                    continue
                 deadline += seconds_per_share * share
-                seconds_left = deadline - time.perf_counter()
-                for line in measure(part, args, folder, seconds_left):
+                rows = []
+                for line in measure(part, args, folder, deadline - time.perf_counter()):
                     add(line)
+                    rows.append(line)
+                # A row that says why a part failed has fewer cells.
+                cells = table.header.partition("\n")[0].count("|")
+                is_finished = all(row.count("|") == cells for row in rows)
+                if is_finished and part not in on_device.WAITING:
+                    measured["rows"][part] = rows
+                    args.out.with_suffix(".json").write_text(json.dumps(measured))
     print(f"\ntables: {args.out}")
 
 
 if __name__ == "__main__":
     try:
-        benchmark_accelerator(tyro.cli(Args, description=__doc__))
+        device_day(tyro.cli(Args, description=__doc__))
     except (ValueError, RuntimeError) as error:
         exit_with_error(str(error))
