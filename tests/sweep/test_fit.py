@@ -123,7 +123,7 @@ def test_clients_that_are_spread_count_for_their_own_device(tmp_path, monkeypatc
 
 
 def test_kernels_are_counted_in_the_largest_loop_body():
-    """Two loops: a body of one kernel, and one of a fusion, a library call and a copy."""
+    """Two loop bodies: one kernel; a fusion, a library call and a copy."""
     text = """
 %small (a: f32[4]) -> f32[4] {
   %a = f32[4] parameter(0)
