@@ -245,7 +245,9 @@ def settings_of_task(task: Task) -> list[dict[str, Any]]:
         spans = {name: tuple({p[name]: None for p in points}) for name in points[0]}
         if task.split.client_size:
             spans["client_size"] = as_tuple(task.split.client_size)
-        config = experiment.configuration(task, method, points[0])
+        # Papers compute in float32, and so do runs on a CPU.
+        exact = task.replace(precision=task.options.precision or "highest")
+        config = experiment.configuration(exact, method, points[0])
         settings = {**config, **spans, "samples": len(dataset.examples)}
         items.append({k: v for k, v in settings.items() if k not in IGNORED})
     return items

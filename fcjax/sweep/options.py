@@ -75,7 +75,7 @@ class Options(Machine, Output, Training):
     """All options of a grid: seeds, results folder and devices.
 
     Examples:
-        >>> Options(seed=range(3)).seed
+        >>> Options(seed=(0, 1, 2)).seed
         (0, 1, 2)
     """
 
