@@ -120,9 +120,9 @@ TABLES = [
     ),
     Table(
         "A grid of CCFC: 8 seeds and 5 values of p",
-        "wall: the whole command, with compilation. One PyTorch run: an epoch of local "
-        "training, times the rounds and images of a run. ratio: 40 PyTorch runs, one "
-        "after another, over the grid.",
+        "wall: the whole command, with compilation. One PyTorch run: an epoch of "
+        "pre-training of the same clients and network, times the rounds of both "
+        "stages. ratio: 40 PyTorch runs, one after another, over the grid.",
         benchmark.titles(on_device.GRID),
         {"grid-digits": 1.0, "grid-mnist": 1.5},
     ),
@@ -216,22 +216,24 @@ def measure(part: str, args: Args, folder: Path, seconds: float) -> Iterator[str
 
 
 def environment(part: str, folder: Path) -> dict[str, str]:
-    """Returns the environment variables of a part, with an empty compilation cache.
+    """Returns the environment variables of a part.
 
-    Parts with the same cache have different programs, except those of the papers.
+    A measured part has an empty compilation cache. The papers' runs have the usual
+    cache, so that a second start compiles nothing.
 
     Args:
         part: name of the part.
-        folder: folder of the cache.
+        folder: folder of the caches.
 
     Returns:
         The environment variables.
     """
-    cache = folder / f"compiled-{part.partition('-')[0]}"
+    if part in on_device.WAITING:
+        return {**os.environ, **SHARED}
     return {
         **os.environ,
         **SHARED,
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_COMPILATION_CACHE_DIR": str(folder / f"compiled-{part}"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
 
@@ -285,18 +287,18 @@ def commit() -> str:
     return process.stdout.strip()
 
 
-def finished_parts(args: Args, key: dict[str, str]) -> dict[str, Any]:
+def finished_parts(args: Args, key: dict[str, Any]) -> dict[str, Any]:
     """Returns the rows of the parts that an earlier start finished.
 
     Args:
         args: the command-line arguments.
-        key: the devices and the commit.
+        key: the devices, the commit, and whether the sizes are small.
 
     Returns:
         `key`, and `rows`: the rows of the table by part.
 
     Raises:
-        ValueError: the earlier start had other devices or another commit.
+        ValueError: the earlier start had another key.
     """
     path = args.out.with_suffix(".json")
     if not path.exists():
@@ -339,12 +341,12 @@ def device_day(args: Args) -> None:
             raise RuntimeError(" | ".join(errors))
         title = f"## Accelerator: {devices}"
         print(title, f"{heading}.", sep="\n\n")
-        measured = finished_parts(args, {"devices": devices, "commit": commit()})
+        key = {"devices": devices, "commit": commit(), "dry_run": args.dry_run}
+        measured = finished_parts(args, key)
         deadline = time.perf_counter()
         shares = {part: x for table in TABLES for part, x in table.shares.items()}
-        seconds_per_share = (end - deadline) / max(
-            1e-9, sum(shares[part] for part in {*args.parts} - measured["rows"].keys())
-        )
+        left = {*args.parts} - measured["rows"].keys()
+        seconds_per_share = (end - deadline) / (sum(shares[x] for x in left) or 1)
         for table in TABLES:
             parts = {k: share for k, share in table.shares.items() if k in args.parts}
             if parts:

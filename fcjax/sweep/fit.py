@@ -109,13 +109,14 @@ def compile_for(
             start = time.perf_counter()
             compiled = lowered.compile()
             seconds = time.perf_counter() - start
+            text = compiled.as_text() or ""
             yield Fitted(
                 part.name,
                 part.times,
                 seconds,
                 compiled.memory_analysis(),
                 costs.count(traced.jaxpr),
-                Counter(COLLECTIVES.findall(text := compiled.as_text() or "")),
+                Counter(COLLECTIVES.findall(text)),
                 count_kernels(text),
             )
 
