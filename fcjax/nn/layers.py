@@ -174,18 +174,90 @@ def batch_norm(
         >>> print(y[:, 0].round())  # the first two have mean 2 and variance 1
         [-1.  1.  7.]
     """
-    norm = nn.BatchNorm(
-        use_running_average=not train,
-        momentum=0.9,
-        epsilon=1e-5,
-        use_fast_variance=False,
-        use_scale=affine,
-        use_bias=affine,
-        scale_init=scale_init,
+    return BatchNorm(affine, scale_init)(x, train=train, mask=mask)
+
+
+class BatchNorm(nn.Module):
+    """The layer of `batch_norm`, with its variables.
+
+    The gradient is written by hand: automatic differentiation would also sum terms
+    that are zero, and a local training step spends much of its time in these sums.
+    """
+
+    affine: bool
+    scale_init: nn.initializers.Initializer
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Maps x [B, ..., C] to the normalized batch of the same shape."""
+        shape = x.shape[-1:]
+        mean = self.variable("batch_stats", "mean", jnp.zeros, shape)
+        var = self.variable("batch_stats", "var", jnp.ones, shape)
+        scale, bias = jnp.ones(shape), jnp.zeros(shape)
+        if self.affine:
+            scale = self.param("scale", self.scale_init, shape)
+            bias = self.param("bias", nn.initializers.zeros, shape)
+        if not train:
+            return _scaled(x, mean.value, lax.rsqrt(var.value + EPSILON), scale, bias)
+        y, (batch_mean, batch_var) = _normalized(x, mask, scale, bias)
+        mean.value = MOMENTUM * mean.value + (1 - MOMENTUM) * batch_mean
+        var.value = MOMENTUM * var.value + (1 - MOMENTUM) * batch_var
+        return y
+
+
+EPSILON, MOMENTUM = 1e-5, 0.9
+"""PyTorch's defaults; PyTorch calls 1 - MOMENTUM the momentum."""
+
+
+def _scaled(x, mean, inverse_deviation, scale, bias):
+    """Normalizes x [B, ..., C] by values [C] of each feature."""
+    row = (1,) * (x.ndim - 1)
+    mean, factor, bias = (
+        value.reshape(*row, -1) for value in (mean, inverse_deviation * scale, bias)
     )
+    return (x - mean) * factor + bias
+
+
+def _sums(x, mask):
+    """Sums [B, ..., C] over all axes but the last one, over counted examples."""
+    return jnp.sum(x, axis=range(x.ndim - 1), where=mask)
+
+
+@jax.custom_vjp
+def _normalized(x, mask, scale, bias):
+    return _normalized_forward(x, mask, scale, bias)[0]
+
+
+def _normalized_forward(x, mask, scale, bias):
     if mask is not None:
         mask = mask.reshape(-1, *(1,) * (x.ndim - 1))
-    return norm(x, mask=mask)
+    count = _sums(jnp.ones_like(x[..., :1]), mask)
+    mean = _sums(x, mask) / count
+    row = (1,) * (x.ndim - 1)
+    var = _sums(jnp.square(x - mean.reshape(*row, -1)), mask) / count
+    inverse_deviation = lax.rsqrt(var + EPSILON)
+    y = _scaled(x, mean, inverse_deviation, scale, bias)
+    return (y, (mean, var)), (x, mask, count, mean, inverse_deviation, scale)
+
+
+def _normalized_backward(saved, gradients):
+    # No gradient flows through the statistics, which only the running ones use.
+    x, mask, count, mean, inverse_deviation, scale = saved
+    dy, _ = gradients
+    row = (1,) * (x.ndim - 1)
+    zero = jnp.zeros_like(mean)
+    normalized = _scaled(x, mean, inverse_deviation, jnp.ones_like(scale), zero)
+    dbias, dscale = _sums(dy, None), _sums(dy * normalized, None)
+    shift = (dbias / count).reshape(*row, -1)
+    slope = (dscale / count).reshape(*row, -1)
+    common = shift + normalized * slope
+    if mask is not None:  # The statistics depend on the counted examples alone.
+        common = jnp.where(mask, common, 0)
+    dx = (dy - common) * (scale * inverse_deviation).reshape(*row, -1)
+    return dx, None, dscale, dbias
+
+
+_normalized.defvjp(_normalized_forward, _normalized_backward)
 
 
 # --- Pooling
