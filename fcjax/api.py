@@ -45,7 +45,7 @@ def run(
     data_dir: str | Path | None = None,
     limit: int | None = None,
     evaluate_every: int | None = None,
-    precision: Literal["highest", "high", "default"] | None = None,
+    precision: Literal["highest", "high", "default", "bfloat16"] | None = None,
 ) -> Results:
     """Runs a grid: all combinations of methods, settings, partitions and seeds.
 

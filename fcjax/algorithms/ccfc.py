@@ -29,6 +29,7 @@ from fcjax.federated.kmeans import (
     means_of,
     no_clusters,
 )
+from fcjax.nn.layers import apply_to_views
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -422,16 +423,15 @@ def sample_contrast(
     Returns:
         The loss, and the variables with new batch statistics.
     """
-    (z1, p1), variables = network.apply(variables, views[0], train=True, mask=mask)
-    (z2, p2), variables = network.apply(variables, views[1], train=True, mask=mask)
-    (_, g1), _ = network.apply(anchor, views[0], train=False)
-    (_, g2), _ = network.apply(anchor, views[1], train=False)
-    contrast = (losses.negative_cosine(p1, z2) + losses.negative_cosine(p2, z1)) / 2
+    (z, p), variables = apply_to_views(network, variables, jnp.stack(views), mask)
+    (_, anchors), _ = network.apply(anchor, jnp.concatenate(views), train=False)
+    anchors = anchors.reshape(p.shape)
+    # Each view's predictions are compared with the other view's projections.
+    contrast = jax.vmap(losses.negative_cosine)(p, z[::-1]).mean(axis=0)
     contrast = jnp.sum(contrast, where=mask) / jnp.maximum(mask.sum(), 1)
-    pull = losses.model_contrastive(p1, g1, mask=mask)
-    pull += losses.model_contrastive(p2, g2, mask=mask)
-    penalty = losses.decorrelation(z1, mask=mask) + losses.decorrelation(z2, mask=mask)
-    loss = contrast + model_weight * pull / 2
+    pull = jax.vmap(partial(losses.model_contrastive, mask=mask))(p, anchors).mean()
+    penalty = jax.vmap(partial(losses.decorrelation, mask=mask))(z).sum()
+    loss = contrast + model_weight * pull
     return loss + decorrelation_weight * penalty, variables
 
 

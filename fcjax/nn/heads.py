@@ -77,9 +77,10 @@ class SimSiam(nn.Module):
         """Maps examples x to projections z [B, D] and predictions p [B, D]."""
         norm = partial(batch_norm, train=train, mask=mask)
         x = self.encoder(x, train=train, mask=mask)
-        x = jax.nn.relu(norm(Dense(self.hidden_size)(x)))
-        z = norm(Dense(self.latent_size)(x), affine=False)
-        x = jax.nn.relu(norm(Dense(self.bottleneck)(z)))
+        layer = partial(Dense, is_normalized=True)
+        x = jax.nn.relu(norm(layer(self.hidden_size)(x)))
+        z = norm(layer(self.latent_size)(x), affine=False)
+        x = jax.nn.relu(norm(layer(self.bottleneck)(z)))
         return z, Dense(self.latent_size)(x)
 
 
@@ -108,7 +109,7 @@ def conv_encoder(channels: Sequence[int] = (64, 128, 256)) -> Encoder:
 
     def encode(x, *, train, mask):
         for features in channels:
-            x = Conv(features, size=4, stride=2, padding=1)(x)
+            x = Conv(features, size=4, stride=2, padding=1, is_normalized=True)(x)
             x = batch_norm(x, train=train, mask=mask)
             x = nn.leaky_relu(x, 0.2)
         return x.reshape(len(x), -1)
@@ -181,7 +182,8 @@ class MLP(nn.Module):
     def __call__(self, x, *, train, mask):
         """Maps vectors x [B, F] to features [B, widths[-1]]."""
         for features in self.widths:
-            x = batch_norm(Dense(features)(x), train=train, mask=mask)
+            x = Dense(features, is_normalized=True)(x)
+            x = batch_norm(x, train=train, mask=mask)
             x = nn.leaky_relu(x, 0.2)
         return x
 
@@ -393,10 +395,11 @@ class Head(nn.Module):
     def __call__(self, x, *, train, mask):
         """Maps features x [B, F] to outputs [B, size]."""
         layer = partial(Dense, use_bias=not self.plain)
-        x = layer(self.hidden_size or x.shape[-1])(x)
+        width = self.hidden_size or x.shape[-1]
+        x = layer(width, is_normalized=self.hidden_norm)(x)
         if self.hidden_norm:
             x = batch_norm(x, train=train, mask=mask)
-        x = layer(self.size)(jax.nn.relu(x))
+        x = layer(self.size, is_normalized=self.norm)(jax.nn.relu(x))
         if self.norm:
             x = batch_norm(x, train=train, mask=mask, affine=not self.plain)
         return jax.nn.softmax(x) if self.soft else x

@@ -42,19 +42,22 @@ the doubled image is a sum of four of them. XLA's own version, with `lhs_dilatio
 10 to 70 times slower in a loop on a CPU.
 """
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import linen as nn
+from flax.linen.dtypes import promote_dtype
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float
 
 from fcjax.parallel.mesh import platform
-from fcjax.types import Network
+from fcjax.types import Network, PyTree
 
 # --- Initializers
 
@@ -78,18 +81,48 @@ def fan_in_uniform(fan_in: int):
     return init
 
 
+def compute_dtype() -> Any:
+    """Returns the type of activations and operands in the layers of this module.
+
+    It follows `jax.default_matmul_precision`, which is a part of JAX's trace context.
+
+    Returns:
+        bfloat16 inside `jax.default_matmul_precision("bfloat16")`, else None: the type
+        of the inputs. Parameters and batch statistics always are float32.
+    """
+    return jnp.bfloat16 if jax.config.jax_default_matmul_precision == "bfloat16" else None
+
+
 class Dense(nn.Module):
-    """A linear layer on [B, F], initialized as in PyTorch."""
+    """A linear layer on [B, F], initialized as in PyTorch.
+
+    With `is_normalized`, a batch norm follows. It subtracts the bias, so the gradient
+    of the bias is set to its exact value 0. A computed gradient would have rounding
+    errors, which Adam turns into steps of the learning rate's size.
+    """
 
     features: int
     use_bias: bool = True
+    is_normalized: bool = False
 
     @nn.compact
     def __call__(self, x):
         """Maps x [B, F] to [B, features]."""
         init = fan_in_uniform(x.shape[-1])
-        layer = partial(nn.Dense, kernel_init=init, bias_init=init)
-        return layer(self.features, use_bias=self.use_bias)(x)
+        layer = nn.Dense(
+            self.features,
+            use_bias=self.use_bias,
+            dtype=compute_dtype(),
+            kernel_init=init,
+            bias_init=init,
+            promote_dtype=_constant_bias if self.is_normalized else promote_dtype,
+        )
+        return layer(x)
+
+
+def _constant_bias(x, kernel, bias, *, dtype, **kwargs):
+    """Promotes the arrays of `nn.Dense` to one type, without a gradient of the bias."""
+    return promote_dtype(x, kernel, lax.stop_gradient(bias), dtype=dtype, **kwargs)
 
 
 # --- Network
@@ -125,13 +158,70 @@ def from_linen(module: nn.Module) -> Network:
 
     def apply(variables, x, *, train, mask=None):
         if not train:
-            return module.apply(variables, x, train=False, mask=None), variables
+            outputs = module.apply(variables, x, train=False, mask=None)
+            return _float32(outputs), variables
         outputs, updates = module.apply(
             variables, x, train=True, mask=mask, mutable=["batch_stats"]
         )
-        return outputs, {**variables, **updates}
+        return _float32(outputs), {**variables, **updates}
 
     return Network(init, apply)
+
+
+def _float32(outputs: PyTree) -> PyTree:
+    """Returns the outputs of a network as float32, for losses and clustering."""
+    is_low = compute_dtype() is not None
+    return optax.tree.cast(outputs, jnp.float32) if is_low else outputs
+
+
+VIEWS = "view"
+"""Name of the axis of `apply_to_views`."""
+
+
+def num_views() -> int:
+    """Returns the number of views inside `apply_to_views`, and 0 elsewhere."""
+    try:
+        return lax.axis_size(VIEWS)
+    except NameError:  # The axis is not bound.
+        return 0
+
+
+def apply_to_views(
+    network: Network,
+    variables: PyTree,
+    views: Float[Array, "V B *F"],
+    mask: Bool[Array, " B"] | None,
+) -> tuple[PyTree, PyTree]:
+    """Applies a network in training to several views of a batch, in one pass.
+
+    The result is that of one `network.apply` per view, in order. Each view has its own
+    batch statistics.
+
+    Args:
+        network: the network.
+        variables: its variables.
+        views: V views of the batch.
+        mask: True at examples that count in batch statistics; None counts all.
+
+    Returns:
+        The outputs with a leading axis V, and the variables with the batch statistics
+        of all views.
+    """
+
+    def apply(variables, x):
+        outputs, variables = network.apply(variables, x, train=True, mask=mask)
+        return variables, outputs
+
+    if platform() != "cpu":
+        with contextlib.suppress(ValueError):  # The network has another batch norm.
+            in_one_pass = jax.vmap(apply, (None, 0), (None, 0), axis_name=VIEWS)
+            variables, outputs = in_one_pass(variables, views)
+            return outputs, variables
+    outputs = []
+    for view in views:
+        variables, output = apply(variables, view)
+        outputs.append(output)
+    return jax.tree.map(lambda *each: jnp.stack(each), *outputs), variables
 
 
 # --- Batch norm
@@ -199,9 +289,12 @@ class BatchNorm(nn.Module):
             bias = self.param("bias", nn.initializers.zeros, shape)
         if not train:
             return _scaled(x, mean.value, lax.rsqrt(var.value + EPSILON), scale, bias)
-        y, (batch_mean, batch_var) = _normalized(x, mask, scale, bias)
-        mean.value = MOMENTUM * mean.value + (1 - MOMENTUM) * batch_mean
-        var.value = MOMENTUM * var.value + (1 - MOMENTUM) * batch_var
+        near = lax.stop_gradient(mean.value)
+        y, batch_statistics = _normalized(x, mask, near, scale, bias)
+        for old, new in zip((mean, var), batch_statistics, strict=True):
+            # The views of a batch update the running statistics one after another.
+            for value in _of_views(new):
+                old.value = MOMENTUM * old.value + (1 - MOMENTUM) * value
         return y
 
 
@@ -209,52 +302,67 @@ EPSILON, MOMENTUM = 1e-5, 0.9
 """PyTorch's defaults; PyTorch calls 1 - MOMENTUM the momentum."""
 
 
+def _of_views(statistic):
+    """Returns the statistic of each view, see `apply_to_views`."""
+    return lax.all_gather(statistic, VIEWS) if num_views() else [statistic]
+
+
 def _scaled(x, mean, inverse_deviation, scale, bias):
     """Normalizes x [B, ..., C] by values [C] of each feature."""
-    row = (1,) * (x.ndim - 1)
-    mean, factor, bias = (
-        value.reshape(*row, -1) for value in (mean, inverse_deviation * scale, bias)
-    )
-    return (x - mean) * factor + bias
+    mean, factor, bias = _rows(x, mean, inverse_deviation * scale, bias)
+    return ((x - mean) * factor + bias).astype(x.dtype)
 
 
-def _sums(x, mask):
-    """Sums [B, ..., C] over all axes but the last one, over counted examples."""
-    return jnp.sum(x, axis=range(x.ndim - 1), where=mask)
+def _rows(x, *values):
+    """Reshapes values [C] so that they broadcast with x [B, ..., C]."""
+    return [value.reshape(*(1,) * (x.ndim - 1), -1) for value in values]
+
+
+def _sums(*each):
+    """Sums arrays [B, ..., C] over all axes but the last one."""
+    return [jnp.sum(x, axis=range(x.ndim - 1)) for x in each]
 
 
 @jax.custom_vjp
-def _normalized(x, mask, scale, bias):
-    return _normalized_forward(x, mask, scale, bias)[0]
+def _normalized(x, mask, near, scale, bias):
+    """Returns the normalized batch and its (mean, variance)."""
+    return _normalized_forward(x, mask, near, scale, bias)[0]
 
 
-def _normalized_forward(x, mask, scale, bias):
+def _normalized_forward(x, mask, near, scale, bias):
+    count = x.size // x.shape[-1]
+    is_counted = True
     if mask is not None:
-        mask = mask.reshape(-1, *(1,) * (x.ndim - 1))
-    count = _sums(jnp.ones_like(x[..., :1]), mask)
-    mean = _sums(x, mask) / count
-    row = (1,) * (x.ndim - 1)
-    var = _sums(jnp.square(x - mean.reshape(*row, -1)), mask) / count
-    inverse_deviation = lax.rsqrt(var + EPSILON)
+        count = count // len(x) * mask.sum()
+        is_counted = mask.reshape(-1, *(1,) * (x.ndim - 1))
+    # Both sums need one pass. Without the running mean `near` their difference would
+    # cancel for features whose mean is large.
+    centered = jnp.where(is_counted, x - _rows(x, near)[0], 0)
+    total, squares = _sums(centered, jnp.square(centered))
+    shift = total / count
+    var = jnp.maximum(squares / count - jnp.square(shift), 0)
+    mean, inverse_deviation = near + shift, lax.rsqrt(var + EPSILON)
     y = _scaled(x, mean, inverse_deviation, scale, bias)
-    return (y, (mean, var)), (x, mask, count, mean, inverse_deviation, scale)
+    saved = x, mask, is_counted, count, mean, inverse_deviation, scale
+    return (y, (mean, var)), saved
 
 
 def _normalized_backward(saved, gradients):
     # No gradient flows through the statistics, which only the running ones use.
-    x, mask, count, mean, inverse_deviation, scale = saved
-    dy, _ = gradients
-    row = (1,) * (x.ndim - 1)
-    zero = jnp.zeros_like(mean)
-    normalized = _scaled(x, mean, inverse_deviation, jnp.ones_like(scale), zero)
-    dbias, dscale = _sums(dy, None), _sums(dy * normalized, None)
-    shift = (dbias / count).reshape(*row, -1)
-    slope = (dscale / count).reshape(*row, -1)
-    common = shift + normalized * slope
-    if mask is not None:  # The statistics depend on the counted examples alone.
-        common = jnp.where(mask, common, 0)
-    dx = (dy - common) * (scale * inverse_deviation).reshape(*row, -1)
-    return dx, None, dscale, dbias
+    x, mask, is_counted, count, mean, inverse_deviation, scale = saved
+    (dy, _), dtype = gradients, x.dtype
+    one, zero = jnp.ones_like(mean), jnp.zeros_like(mean)
+    x, dy = x.astype(jnp.float32), dy.astype(jnp.float32)
+    normalized = _scaled(x, mean, inverse_deviation, one, zero)
+    # The barrier prevents XLA from summing once more for the views together.
+    sums = lax.optimization_barrier(_sums(dy, dy * normalized))
+    dbias, dscale = sums
+    shift, slope, factor = _rows(
+        x, dbias / count, dscale / count, scale * inverse_deviation
+    )
+    # The statistics depend on the counted examples alone.
+    dx = (dy - jnp.where(is_counted, shift + normalized * slope, 0)) * factor
+    return dx.astype(dtype), None, jnp.zeros_like(mean), dscale, dbias
 
 
 _normalized.defvjp(_normalized_forward, _normalized_backward)
@@ -551,8 +659,9 @@ def to_kernel(
         def add(total, pair):
             return total + product(*pair), None
 
-        zero = jnp.zeros((taps * channels, features), x.dtype)
+        zero = jnp.zeros((taps * channels, features), jnp.float32)
         gradient, _ = lax.scan(add, zero, (in_tiles(x), in_tiles(dy)))
+        gradient = gradient.astype(x.dtype)
     gradient = gradient.reshape(len(of.rows), len(of.columns), channels, features)
     outside = [(taps[0], of.size - 1 - taps[-1]) for taps in (of.rows, of.columns)]
     # Kernel rows and columns that see only padding have gradient 0.
@@ -723,7 +832,9 @@ def conv(
             f"kernel of {size}x{size} does not fit into images of {height}x{width} "
             f"with padding {padding}; use larger images"
         )
-    return _conv(Geometry(height, width, size, stride, padding), x, kernel)
+    geometry = Geometry(height, width, size, stride, padding)
+    x, kernel = optax.tree.cast((x, kernel), compute_dtype())
+    return (_conv_of_views if num_views() else _conv)(geometry, x, kernel)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -743,11 +854,30 @@ def _conv_backward(of: Geometry, saved, dy):
 _conv.defvjp(_conv_forward, _conv_backward)
 
 
+def _conv_of_views(of: Geometry, x, kernel):
+    """Applies `_conv` inside `apply_to_views`: the views become one larger batch."""
+    apply = partial(_conv, of)
+
+    @custom_vmap
+    def of_view(x, kernel):
+        return apply(x, kernel)
+
+    @of_view.def_vmap
+    def of_views(count, is_batched, x, kernel):
+        if is_batched != [True, False]:
+            in_axes = [0 if batched else None for batched in is_batched]
+            return jax.vmap(apply, in_axes)(x, kernel), True
+        y = apply(x.reshape(-1, *x.shape[2:]), kernel)
+        return y.reshape(count, -1, *y.shape[1:]), True
+
+    return of_view(x, kernel)
+
+
 class Conv(nn.Module):
     """A square convolution on [B, H, W, C].
 
     Without `kernel_init`, the kernel starts as in PyTorch. Without `bias_init`, the
-    bias does.
+    bias does. With `is_normalized`, a batch norm follows, see `Dense`.
     """
 
     features: int
@@ -757,6 +887,7 @@ class Conv(nn.Module):
     use_bias: bool = True
     kernel_init: Callable | None = None
     bias_init: Callable | None = None
+    is_normalized: bool = False
 
     @nn.compact
     def __call__(self, x):
@@ -768,7 +899,9 @@ class Conv(nn.Module):
         if not self.use_bias:
             return y
         bias = self.param("bias", self.bias_init or init, (self.features,))
-        return y + bias[None, None, None]
+        if self.is_normalized:
+            bias = lax.stop_gradient(bias)
+        return y + bias[None, None, None].astype(y.dtype)
 
 
 # --- Transposed convolution
@@ -791,6 +924,7 @@ def conv_transpose(
     Returns:
         The outputs [B, 2 H, 2 W, O].
     """
+    x, kernel = optax.tree.cast((x, kernel), compute_dtype())
     return _conv_transpose(x, jnp.swapaxes(kernel, 2, 3))
 
 
@@ -835,4 +969,4 @@ class ConvTranspose(nn.Module):
         if not self.use_bias:
             return y
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        return y + bias[None, None, None]
+        return y + bias[None, None, None].astype(y.dtype)

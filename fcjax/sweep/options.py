@@ -21,7 +21,7 @@ class Training:
     """Rounds between two evaluations. The last round of a stage is always evaluated;
     if this is not set, its last ten rounds are."""
     precision: Annotated[
-        Literal["highest", "high", "default"] | None,
+        Literal["highest", "high", "default", "bfloat16"] | None,
         shown("highest on a CPU, default on a GPU or TPU"),
     ] = None
     """Precision of the matrix products of networks. highest is float32. default uses
