@@ -29,7 +29,7 @@ from fcjax.federated.kmeans import (
     means_of,
     no_clusters,
 )
-from fcjax.nn.layers import apply_to_views
+from fcjax.nn.layers import apply_to_views, in_compute_dtype
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -332,6 +332,7 @@ def client_round(
         start = lax.cond(now.round == 0, init, lambda: anchor)
     if by_clusters:
         labels = nearest(setup, encode(setup, pool, anchor, indices), before.centroids)
+    anchor = in_compute_dtype(anchor)
 
     def loss(key, variables, batch, batch_mask):
         x = to_float(pool[indices[batch]])

@@ -90,7 +90,9 @@ def compute_dtype() -> Any:
         bfloat16 inside `jax.default_matmul_precision("bfloat16")`, else None: the type
         of the inputs. Parameters and batch statistics always are float32.
     """
-    return jnp.bfloat16 if jax.config.jax_default_matmul_precision == "bfloat16" else None
+    return (
+        jnp.bfloat16 if jax.config.jax_default_matmul_precision == "bfloat16" else None
+    )
 
 
 class Dense(nn.Module):
@@ -166,6 +168,22 @@ def from_linen(module: nn.Module) -> Network:
         return _float32(outputs), {**variables, **updates}
 
     return Network(init, apply)
+
+
+def in_compute_dtype(variables: PyTree) -> PyTree:
+    """Casts the kernels of a network that is applied often and not trained.
+
+    Args:
+        variables: the variables of the network.
+
+    Returns:
+        The variables with kernels of `compute_dtype`. Outputs stay the same.
+    """
+
+    def cast(x):
+        return optax.tree.cast(x, compute_dtype()) if x.ndim > 1 else x
+
+    return jax.tree.map(cast, variables)
 
 
 def _float32(outputs: PyTree) -> PyTree:
@@ -343,13 +361,13 @@ def _normalized_forward(x, mask, near, scale, bias):
     var = jnp.maximum(squares / count - jnp.square(shift), 0)
     mean, inverse_deviation = near + shift, lax.rsqrt(var + EPSILON)
     y = _scaled(x, mean, inverse_deviation, scale, bias)
-    saved = x, mask, is_counted, count, mean, inverse_deviation, scale
+    saved = x, is_counted, count, mean, inverse_deviation, scale
     return (y, (mean, var)), saved
 
 
 def _normalized_backward(saved, gradients):
     # No gradient flows through the statistics, which only the running ones use.
-    x, mask, is_counted, count, mean, inverse_deviation, scale = saved
+    x, is_counted, count, mean, inverse_deviation, scale = saved
     (dy, _), dtype = gradients, x.dtype
     one, zero = jnp.ones_like(mean), jnp.zeros_like(mean)
     x, dy = x.astype(jnp.float32), dy.astype(jnp.float32)
@@ -901,7 +919,7 @@ class Conv(nn.Module):
         bias = self.param("bias", self.bias_init or init, (self.features,))
         if self.is_normalized:
             bias = lax.stop_gradient(bias)
-        return y + bias[None, None, None].astype(y.dtype)
+        return (y + bias[None, None, None]).astype(y.dtype)
 
 
 # --- Transposed convolution
@@ -969,4 +987,4 @@ class ConvTranspose(nn.Module):
         if not self.use_bias:
             return y
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        return y + bias[None, None, None].astype(y.dtype)
+        return (y + bias[None, None, None]).astype(y.dtype)
