@@ -90,9 +90,8 @@ def compute_dtype() -> Any:
         bfloat16 inside `jax.default_matmul_precision("bfloat16")`, else None: the type
         of the inputs. Parameters and batch statistics always are float32.
     """
-    return (
-        jnp.bfloat16 if jax.config.jax_default_matmul_precision == "bfloat16" else None
-    )
+    precision = jax.config.jax_default_matmul_precision  # pyright: ignore
+    return jnp.bfloat16 if precision == "bfloat16" else None
 
 
 class Dense(nn.Module):
@@ -111,15 +110,10 @@ class Dense(nn.Module):
     def __call__(self, x):
         """Maps x [B, F] to [B, features]."""
         init = fan_in_uniform(x.shape[-1])
-        layer = nn.Dense(
-            self.features,
-            use_bias=self.use_bias,
-            dtype=compute_dtype(),
-            kernel_init=init,
-            bias_init=init,
-            promote_dtype=_constant_bias if self.is_normalized else promote_dtype,
-        )
-        return layer(x)
+        layer = partial(nn.Dense, kernel_init=init, bias_init=init)
+        if self.is_normalized:
+            layer = partial(layer, promote_dtype=_constant_bias)  # pyright: ignore
+        return layer(self.features, use_bias=self.use_bias, dtype=compute_dtype())(x)
 
 
 def _constant_bias(x, kernel, bias, *, dtype, **kwargs):
@@ -851,7 +845,9 @@ def conv(
             f"with padding {padding}; use larger images"
         )
     geometry = Geometry(height, width, size, stride, padding)
-    x, kernel = optax.tree.cast((x, kernel), compute_dtype())
+    x, kernel = (
+        operand.astype(compute_dtype() or operand.dtype) for operand in (x, kernel)
+    )
     return (_conv_of_views if num_views() else _conv)(geometry, x, kernel)
 
 
@@ -942,7 +938,9 @@ def conv_transpose(
     Returns:
         The outputs [B, 2 H, 2 W, O].
     """
-    x, kernel = optax.tree.cast((x, kernel), compute_dtype())
+    x, kernel = (
+        operand.astype(compute_dtype() or operand.dtype) for operand in (x, kernel)
+    )
     return _conv_transpose(x, jnp.swapaxes(kernel, 2, 3))
 
 
