@@ -40,14 +40,30 @@ COLLECTIVES = re.compile(
 
 
 INSTRUCTION = re.compile(
-    r"^ +(?:ROOT )?%?[\w.-]+ = .*? ([a-z][a-z0-9-]*)\(", re.MULTILINE
+    r"^ +(?:ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z0-9-]*)\((.*)$", re.MULTILINE
 )
-"""An instruction in the text of a compiled program, with its opcode."""
+"""An instruction in the text of a compiled program: name, type, opcode and the rest."""
+ARRAY = re.compile(r"\b(pred|bf|[a-z])(\d*)(?:\w*)\[([\d,]*)\]")
+"""The type of an array in this text: kind, bits and shape."""
 NO_KERNEL = {
     *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all"),
     *("while", "conditional", "call", "partition-id", "replica-id"),
+    *("copy-start", "copy-done", "slice-start", "slice-done"),
 }
-"""Opcodes that start no kernel."""
+"""Opcodes that start no kernel. A TPU copies to its fast memory during kernels."""
+
+
+class Body(NamedTuple):
+    """The largest loop body of a compiled program.
+
+    For an algorithm of this package this body is a local training step.
+    """
+
+    kernels: Counter[str]
+    """Number of instructions that start a kernel, by opcode."""
+    num_bytes: int
+    """Bytes of the operands and results of all kernels. The caches of a device may save
+    some of this traffic."""
 
 
 class Fitted(NamedTuple):
@@ -65,8 +81,8 @@ class Fitted(NamedTuple):
     collectives: Counter[str]
     """Number of collective operations in the text of the program, by name. An operation
     in a loop counts once."""
-    kernels: int
-    """Number of kernels in the largest loop body, see `count_kernels`."""
+    body: Body
+    """The largest loop body."""
 
     @property
     def num_bytes(self) -> int:
@@ -117,30 +133,61 @@ def compile_for(
                 compiled.memory_analysis(),
                 costs.count(traced.jaxpr),
                 Counter(COLLECTIVES.findall(text)),
-                count_kernels(text),
+                largest_body(text),
             )
 
 
-def count_kernels(text: str) -> int:
-    """Counts the kernels in the largest loop body of a compiled program.
-
-    For an algorithm of this package this body is a local training step.
+def largest_body(text: str) -> Body:
+    """Finds the largest loop body of a compiled program.
 
     Args:
         text: the program as XLA prints it.
 
     Returns:
-        The largest number of instructions that start a kernel in the body of a `while`
-        loop; 0 without a loop.
+        The body of the `while` loop with the largest number of kernels; an empty body
+        without a loop.
     """
-    bodies = {*re.findall(r"body=%?([\w.-]+)", text)}
-    counts = [0]
+    names = {*re.findall(r"body=%?([\w.-]+)", text)}
+    bodies = [Body(Counter(), 0)]
     for computation in re.split(r"^}", text, flags=re.MULTILINE):
         header = re.search(r"^(?:ENTRY )?%?([\w.-]+) .*{$", computation, re.MULTILINE)
-        if header and header[1] in bodies:
-            opcodes = INSTRUCTION.findall(computation)
-            counts.append(sum(opcode not in NO_KERNEL for opcode in opcodes))
-    return max(counts)
+        if not header or header[1] not in names:
+            continue
+        instructions = INSTRUCTION.findall(computation)
+        types = {name: kind for name, kind, *_ in instructions}
+        kernels, num_bytes = Counter(), 0
+        for _, kind, opcode, rest in instructions:
+            if opcode in NO_KERNEL:
+                continue
+            kernels[opcode] += 1
+            operands = re.findall(r"%([\w.-]+)", rest.partition(")")[0])
+            num_bytes += sum(
+                bytes_of_type(types.get(name, "")) for name in operands
+            ) + bytes_of_type(kind)
+            if opcode == "custom-call":  # The results of cuBLAS include its workspace.
+                num_bytes -= sum(map(int, re.findall(r"\bs8\[(\d+)\]", kind)))
+        bodies.append(Body(kernels, num_bytes))
+    return max(bodies, key=lambda body: body.kernels.total())
+
+
+def bytes_of_type(text: str) -> int:
+    """Returns the bytes of a type in the text of a compiled program.
+
+    Args:
+        text: the type of an array or of a tuple of arrays.
+
+    Returns:
+        The bytes of all arrays.
+
+    Examples:
+        >>> bytes_of_type("(f32[10,4]{1,0}, pred[3])")
+        163
+    """
+    return sum(
+        max(1, int(bits or 8) // 8)
+        * math.prod(map(int, filter(None, shape.split(","))))
+        for _, bits, shape in ARRAY.findall(text)
+    )
 
 
 def shapes(batch: Batch, experiment: Experiment) -> Grid:
@@ -427,7 +474,8 @@ def row(program: Fitted, chip: Chip) -> dict[str, Any]:
         "operations": counts.operations.total(),
         "operations_by_precision": counts.operations,
         "collectives": program.collectives,
-        "kernels": program.kernels,
+        "loop_kernels": program.body.kernels,
+        "loop_bytes": program.body.num_bytes,
         "open_loops": counts.open_loops,
         "least_seconds": least_seconds(program, chip),
     }

@@ -122,8 +122,11 @@ def test_clients_that_are_spread_count_for_their_own_device(tmp_path, monkeypatc
     assert round.collectives == {"all-reduce": 1}
 
 
-def test_kernels_are_counted_in_the_largest_loop_body():
-    """Two loop bodies: one kernel; a fusion, a library call and a copy."""
+def test_kernels_and_bytes_are_counted_in_the_largest_loop_body():
+    """Two loop bodies: one kernel; a fusion, a library call and a copy.
+
+    Each of the three reads four numbers of 4 bytes and writes four.
+    """
     text = """
 %small (a: f32[4]) -> f32[4] {
   %a = f32[4] parameter(0)
@@ -134,7 +137,8 @@ def test_kernels_are_counted_in_the_largest_loop_body():
   %t = (s32[], f32[4]{0}) parameter(0)
   %g = f32[4]{0} get-tuple-element(%t), index=1
   %c = (f32[4]{0}, s8[64]{0}) custom-call(%g), custom_call_target="gemm"
-  %d = f32[4]{0} fusion(%c), kind=kInput, calls=%f, metadata={op_name="w(b)"}
+  %h = f32[4]{0} get-tuple-element(%c), index=0
+  %d = f32[4]{0} fusion(%h), kind=kInput, calls=%f, metadata={op_name="w(b)"}
   %e = f32[4]{0} copy(%d)
   ROOT %r = (s32[], f32[4]{0}) tuple(%i, %e)
 }
@@ -146,5 +150,6 @@ ENTRY %main (x: f32[4]) -> f32[4] {
   ROOT %v = (s32[], f32[4]{0}) while(%w), condition=%cond.1, body=%large.1
 }
 """
-    assert fit.count_kernels(text) == 3
-    assert fit.count_kernels(text.partition("ENTRY")[0]) == 0
+    kernels = {"custom-call": 1, "fusion": 1, "copy": 1}
+    assert fit.largest_body(text) == (kernels, 3 * 2 * 4 * 4)
+    assert fit.largest_body(text.partition("ENTRY")[0]) == ({}, 0)

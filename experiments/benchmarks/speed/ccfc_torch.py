@@ -1,8 +1,8 @@
 """CCFC's pre-training in PyTorch, on the CPU or on another device of PyTorch.
 
-It is plain PyTorch: the clients train one after another, without a data loader.
-Clients, batches and threads are as in JAX, and the weights are copies of the JAX
-weights.
+The clients train one after another, without a data loader. Clients, batches and
+threads are as in JAX, and the weights are copies of the JAX weights. On a GPU the
+networks are compiled (`torch.compile`), and images have their features last.
 """
 
 from collections.abc import Iterator
@@ -57,8 +57,14 @@ class Loop:
         self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy()).to(device)
 
         def network():
-            return simsiam(variables, backbone).to(device)
+            model = simsiam(variables, backbone)
+            if device == "cpu":
+                return model
+            model = model.to(device, memory_format=torch.channels_last)
+            return torch.compile(model)
 
+        if device != "cpu":  # The last three axes are rows, columns and features.
+            self.views = self.views.moveaxis(3, -1).contiguous().moveaxis(-1, 3)
         self.anchor = network().eval()
         self.models = [network().train() for _ in views[0]]
         self.optimizers = adam(self.models, learning_rate)

@@ -227,7 +227,7 @@ def spread(seconds: list[float]) -> list[str]:
 
 
 STAGES = [
-    *("stage", "workload", "compile s", "kernels", "predicted memory"),
+    *("stage", "workload", "compile s", "kernels", "GB/step", "predicted memory"),
     *("peak after compilation", "peak after rounds", "first round s", "s/round"),
     *("min to max", "bound s/round", "share of the bound"),
 ]
@@ -256,7 +256,8 @@ def stages(method: str, flags: list[str], args: Args) -> Rows:
             f"{method} {fit.name}",
             workload,
             f"{fit.seconds:.1f}",
-            str(fit.kernels),
+            str(fit.body.kernels.total()),
+            f"{fit.body.num_bytes / 1e9:.2f}",
             predicted_memory(fit),
         ]
         row.append(readable(peak_memory()))
@@ -474,9 +475,16 @@ def device(args: Args) -> Rows:
 PARTS: dict[str, Callable[[Args], Rows]] = {
     "device": device,
     "ccfc-pretrain": partial(stages, "ccfc", ["--cluster-rounds", "0"]),
-    "ccfc-pretrain-highest": partial(
-        stages, "ccfc", ["--cluster-rounds", "0", "--precision", "highest"]
-    ),
+    **{
+        f"ccfc-pretrain-{name}": partial(
+            stages, "ccfc", ["--cluster-rounds", "0", *flags]
+        )
+        for name, flags in {
+            "highest": ["--precision", "highest"],
+            "bfloat16": ["--precision", "bfloat16"],
+            "no-autotuning": [],
+        }.items()
+    },
     "ccfc-cluster": partial(stages, "ccfc", ["--pretrain-rounds", "0"]),
     "torch": compare_with_torch,
     **{f"grid-{name}": partial(grid, name) for name in GRID_FLAGS},
