@@ -1,0 +1,264 @@
+r"""Times CCFC's pre-training in fcjax, Flower's simulation and pfl-research.
+
+    python experiments/benchmarks/simulators.py --data-dir DIR --out speed.csv \
+        --flower-python flower/bin/python --pfl-python pfl/bin/python
+    python experiments/benchmarks/simulators.py --clients 10 100 1000 \
+        --images-per-client 64 --image-size 8 --out growth.csv
+
+Every side runs in its own process, one after another, on the same images, clients and
+initial network (conv, latent size 256). All sides take the same number of local steps
+per round, with the same batch size and the same loss. FedAvg weighs all clients by
+size. All cores are used: two devices of JAX, two workers of Ray, or two processes.
+
+Not equal: fcjax keeps the clients' Adam moments between rounds, as the authors of CCFC
+do, and the other sides start new optimizers. The views have the same distribution of
+crops, angles and blurs, but PyTorch interpolates once where fcjax interpolates twice.
+The orders of the examples differ. fcjax also measures the spread of the embedding.
+
+The CSV file has one row per round. A second command with the same file adds rows, and
+the table is of all rows. Memory is the sum over all processes of a side (PSS, in which
+shared pages count once). It is sampled, so short peaks can be missed.
+"""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import psutil
+import tyro
+
+from experiments.benchmarks.speed import pretraining
+from fcjax import data, nn
+from fcjax.cli.errors import exit_on_error
+from fcjax.parallel.exact import num_cores
+from fcjax.results.tables import to_text
+
+Side = Literal["fcjax", "flower", "pfl"]
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+"""Environment variables that keep Flower and Ray from sending usage statistics."""
+INTERVAL = 0.2
+"""Seconds between two samples of the memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Args:
+    """Times pre-training in simulators."""
+
+    out: Path
+    """CSV file of all rounds."""
+    data_dir: Path | None = None
+    """Folder with the prepared MNIST. Without it the images are random."""
+    sides: tuple[Side, ...] = get_args(Side)
+    """Simulators to time."""
+    flower_python: Path = Path(sys.executable)
+    """Python of an environment with flwr[simulation] and torch."""
+    pfl_python: Path = Path(sys.executable)
+    """Python of an environment with pfl and torch."""
+    clients: tuple[int, ...] = (10,)
+    """Numbers of clients. All clients take part in every round."""
+    images_per_client: int = 1000
+    """Number of images per client."""
+    image_size: int = 28
+    """Height and width of random images."""
+    p: float = 0.25
+    """Heterogeneity of the clients of MNIST."""
+    batch_size: int = 32
+    """Number of images per local step."""
+    rounds: int = 5
+    """Number of timed rounds, after a first round that is reported apart."""
+    repeats: int = 1
+    """Number of processes per side. The sides alternate."""
+    limit: float = 600
+    """Seconds after which a side is stopped. Its finished rounds are kept."""
+
+
+def check(args: Args) -> None:
+    """Checks the command-line arguments.
+
+    Args:
+        args: the command-line arguments.
+
+    Raises:
+        ValueError: an argument is wrong. The message is one line that names the flag
+            and the accepted values.
+    """
+    for name in ("images_per_client", "image_size", "batch_size", "rounds", "repeats"):
+        if getattr(args, name) < 1:
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(f"{flag} must be at least 1, got {getattr(args, name)}")
+    if not args.clients or min(args.clients) < 1:
+        raise ValueError(f"--clients takes numbers from 1 on, got {args.clients}")
+    if not args.sides:
+        raise ValueError(f"--sides takes one or more of {', '.join(get_args(Side))}")
+    if not args.out.parent.is_dir() or args.out.is_dir():
+        raise ValueError(f"--out must be a file in an existing folder, got {args.out}")
+    packages = {"flower": ("flwr", "ray", "torch"), "pfl": ("pfl", "torch")}
+    for side in {*args.sides} & packages.keys():
+        python, names = getattr(args, f"{side}_python"), packages[side]
+        found = subprocess.run(
+            [python, "-c", f"import {', '.join(names)}"], stderr=subprocess.DEVNULL
+        )
+        if found.returncode:
+            raise ValueError(f"--{side}-python {python} lacks one of {names}")
+
+
+def problem_of(num_clients: int, args: Args) -> pretraining.Problem:
+    """Makes the images, the clients and the initial network.
+
+    Args:
+        num_clients: number of clients.
+        args: the command-line arguments.
+
+    Returns:
+        The problem.
+    """
+    count = num_clients * args.images_per_client
+    if args.data_dir:
+        mnist = data.load("mnist", data_dir=args.data_dir)
+        _, images, labels, *_ = data.stratified_subset(mnist, count)
+        assert labels is not None
+        clients = data.heterogeneous(labels, num_clients, args.p, seed=0).clients
+    else:
+        shape = (count, args.image_size, args.image_size, 1)
+        images = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+        clients = tuple(np.arange(count).reshape(num_clients, -1))
+    network = nn.simsiam(nn.conv_encoder())
+    variables = network.init(jax.random.key(0), jnp.zeros((1, *images.shape[1:])))
+    return pretraining.Problem(images, clients, variables, args.batch_size)
+
+
+def command(side: Side, args: Args) -> list[str]:
+    """Returns the command of a side, without its files."""
+    script = str(Path(__file__).with_name(f"ccfc_in_{side}.py"))
+    if side == "fcjax":
+        return [sys.executable, script]
+    if side == "flower":
+        return [str(args.flower_python), script]
+    launcher = [str(args.pfl_python), "-m", "torch.distributed.run", "--standalone"]
+    return [*launcher, f"--nproc-per-node={num_cores()}", script]
+
+
+def measure(side: Side, problem: Path, folder: Path, args: Args) -> pd.DataFrame:
+    """Runs a side once.
+
+    Args:
+        side: the simulator.
+        problem: file of the problem.
+        folder: folder for temporary files.
+        args: the command-line arguments.
+
+    Returns:
+        One row per round, with its number, seconds, loss, the peak memory of the side
+        in GiB, and why the side stopped early.
+
+    Raises:
+        RuntimeError: the side failed. The message is the end of its output.
+    """
+    out, log = folder / "rounds.csv", folder / "log"
+    out.write_text("")
+    root = str(Path(__file__).parents[2])
+    threads = {} if side == "fcjax" else {"OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **QUIET, **threads, "PYTHONPATH": root}
+    flags = [str(problem), str(out), f"--rounds={args.rounds + 1}"]
+    start, peak, note = time.time(), 0, ""
+    with log.open("w") as file:
+        process = psutil.Popen(
+            [*command(side, args), *flags], stdout=file, stderr=file, env=environment
+        )
+        while process.poll() is None:
+            peak = max(peak, memory(process))
+            if time.time() - start > args.limit:
+                note = f"stopped after {args.limit:.0f} s"
+                for each in [*process.children(recursive=True), process]:
+                    each.kill()
+            time.sleep(INTERVAL)
+    if process.returncode and not note:
+        raise RuntimeError(f"{side} failed: {log.read_text()[-1500:]}")
+    rows = pd.read_csv(out, names=["end", "loss"])
+    if rows.empty:
+        rows.loc[0] = [np.nan, np.nan]
+    seconds = rows["end"].diff().fillna(rows["end"] - start)
+    number = np.arange(1, len(rows) + 1)
+    columns = {"round": number, "seconds": seconds, "loss": rows["loss"]}
+    return pd.DataFrame({**columns, "peak_gib": peak / 2**30, "note": note})
+
+
+def memory(process: psutil.Process) -> int:
+    """Returns the memory (PSS) of a process and its descendants, in bytes."""
+    total = 0
+    for each in [process, *process.children(recursive=True)]:
+        try:
+            total += each.memory_full_info().pss
+        except psutil.Error:  # The process has ended.
+            continue
+    return total
+
+
+def table(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Makes one row per size and side.
+
+    The seconds of a round are the median over all rounds but the first of each process.
+
+    Args:
+        rows: one row per round.
+
+    Returns:
+        The rows of the table.
+    """
+    lines = []
+    for num_clients, side in dict.fromkeys(
+        zip(rows["clients"], rows["side"], strict=True)
+    ):
+        each = rows[(rows["clients"] == num_clients) & (rows["side"] == side)]
+        first = np.array(each[each["round"] == 1]["seconds"])
+        later = np.array(each[each["round"] > 1]["seconds"])
+        is_timed = len(later) > 0
+        lines.append(
+            {
+                "clients": num_clients,
+                "side": side,
+                "start and first round, s": f"{np.median(first):.1f}",
+                "s per round": f"{np.median(later):.3f}" if is_timed else "none",
+                "min to max": f"{min(later):.3f} to {max(later):.3f}"
+                if is_timed
+                else [*each["note"]][-1],
+                "peak GiB": f"{each['peak_gib'].max():.2f}",
+            }
+        )
+    return lines
+
+
+def main(args: Args) -> None:
+    """Runs all sides in turn, and prints a table.
+
+    Args:
+        args: the command-line arguments.
+    """
+    check(args)
+    rows = pd.read_csv(args.out) if args.out.exists() else pd.DataFrame()
+    for num_clients in args.clients:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            pretraining.save(folder / "problem.npz", problem_of(num_clients, args))
+            for _ in range(args.repeats):
+                for side in args.sides:
+                    new = measure(side, folder / "problem.npz", folder, args)
+                    new = new.assign(side=side, clients=num_clients)
+                    print(new.to_string(index=False), flush=True)
+                    rows = pd.concat([rows, new])
+                    rows.to_csv(args.out, index=False)
+    print(to_text(table(rows)), f"rounds: {args.out}", sep="\n\n")
+
+
+if __name__ == "__main__":
+    with exit_on_error():
+        main(tyro.cli(Args, description=__doc__))
