@@ -1,6 +1,6 @@
 """Pre-trains CCFC in pfl-research, as one side of simulators.py.
 
-    torchrun --standalone --nproc-per-node 2 ccfc_in_pfl.py problem.npz rounds.csv
+    torchrun --standalone --nproc-per-node 2 ccfc_in_pfl.py PROBLEM ROUNDS.csv 6
 
 Each process trains every second client with one thread. The server is pfl's
 FederatedAveraging, with weights by the number of images. pfl averages trained
@@ -14,22 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pfl.aggregate.simulate import (
-    SimulatedBackend,
-)
-from pfl.aggregate.weighting import (
-    WeightByDatapoints,
-)
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
-from pfl.algorithm.federated_averaging import (
-    FederatedAveraging,
-)
-from pfl.callback.base import (
-    TrainingProcessCallback,
-)
-from pfl.data.federated_dataset import (
-    FederatedDataset,
-)
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.pytorch import PyTorchTensorDataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNTrainHyperParams

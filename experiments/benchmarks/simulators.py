@@ -22,6 +22,7 @@ shared pages count once). It is sampled, so short peaks can be missed.
 
 import dataclasses
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -33,16 +34,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-import psutil
+import psutil  # tensorflow-datasets needs it, so it is installed.
 import tyro
 
-from experiments.benchmarks.speed import pretraining
+from experiments.benchmarks.speed.pretraining import Problem
 from fcjax import data, nn
 from fcjax.cli.errors import exit_on_error
 from fcjax.parallel.exact import num_cores
 from fcjax.results.tables import to_text
 
 Side = Literal["fcjax", "flower", "pfl"]
+NEEDS = {"fcjax": "fcjax", "flower": "flwr, ray, torch", "pfl": "pfl, torch"}
+"""Packages of each side."""
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 """Environment variables that keep Flower and Ray from sending usage statistics."""
 INTERVAL = 0.2
@@ -59,9 +62,9 @@ class Args:
     """Folder with the prepared MNIST. Without it the images are random."""
     sides: tuple[Side, ...] = get_args(Side)
     """Simulators to time."""
-    flower_python: Path = Path(sys.executable)
+    flower_python: str = sys.executable
     """Python of an environment with flwr[simulation] and torch."""
-    pfl_python: Path = Path(sys.executable)
+    pfl_python: str = sys.executable
     """Python of an environment with pfl and torch."""
     clients: tuple[int, ...] = (10,)
     """Numbers of clients. All clients take part in every round."""
@@ -97,21 +100,25 @@ def check(args: Args) -> None:
             raise ValueError(f"{flag} must be at least 1, got {getattr(args, name)}")
     if not args.clients or min(args.clients) < 1:
         raise ValueError(f"--clients takes numbers from 1 on, got {args.clients}")
-    if not args.sides:
-        raise ValueError(f"--sides takes one or more of {', '.join(get_args(Side))}")
-    if not args.out.parent.is_dir() or args.out.is_dir():
+    if args.out.is_dir() or not args.out.parent.is_dir():
         raise ValueError(f"--out must be a file in an existing folder, got {args.out}")
-    packages = {"flower": ("flwr", "ray", "torch"), "pfl": ("pfl", "torch")}
-    for side in {*args.sides} & packages.keys():
-        python, names = getattr(args, f"{side}_python"), packages[side]
+    for side in args.sides:
         found = subprocess.run(
-            [python, "-c", f"import {', '.join(names)}"], stderr=subprocess.DEVNULL
+            [python_of(side, args), "-c", f"import {NEEDS[side]}"], capture_output=True
         )
         if found.returncode:
-            raise ValueError(f"--{side}-python {python} lacks one of {names}")
+            raise ValueError(
+                f"--{side}-python {python_of(side, args)} cannot import {NEEDS[side]}"
+            )
 
 
-def problem_of(num_clients: int, args: Args) -> pretraining.Problem:
+def python_of(side: Side, args: Args) -> str:
+    """Returns the Python interpreter of a side."""
+    pythons = {"flower": args.flower_python, "pfl": args.pfl_python}
+    return pythons.get(side, sys.executable)
+
+
+def problem_of(num_clients: int, args: Args) -> Problem:
     """Makes the images, the clients and the initial network.
 
     Args:
@@ -133,63 +140,63 @@ def problem_of(num_clients: int, args: Args) -> pretraining.Problem:
         clients = tuple(np.arange(count).reshape(num_clients, -1))
     network = nn.simsiam(nn.conv_encoder())
     variables = network.init(jax.random.key(0), jnp.zeros((1, *images.shape[1:])))
-    return pretraining.Problem(images, clients, variables, args.batch_size)
+    return Problem(images, clients, jax.device_get(variables), args.batch_size)
 
 
-def command(side: Side, args: Args) -> list[str]:
-    """Returns the command of a side, without its files."""
-    script = str(Path(__file__).with_name(f"ccfc_in_{side}.py"))
-    if side == "fcjax":
-        return [sys.executable, script]
-    if side == "flower":
-        return [str(args.flower_python), script]
-    launcher = [str(args.pfl_python), "-m", "torch.distributed.run", "--standalone"]
-    return [*launcher, f"--nproc-per-node={num_cores()}", script]
-
-
-def measure(side: Side, problem: Path, folder: Path, args: Args) -> pd.DataFrame:
+def measure(side: Side, problem: Problem, args: Args) -> pd.DataFrame:
     """Runs a side once.
 
     Args:
         side: the simulator.
-        problem: file of the problem.
-        folder: folder for temporary files.
+        problem: data, initial network and settings.
         args: the command-line arguments.
 
     Returns:
         One row per round, with its number, seconds, loss, the peak memory of the side
-        in GiB, and why the side stopped early.
+        in GiB, and a note if the side was stopped.
 
     Raises:
         RuntimeError: the side failed. The message is the end of its output.
     """
-    out, log = folder / "rounds.csv", folder / "log"
-    out.write_text("")
-    root = str(Path(__file__).parents[2])
-    threads = {} if side == "fcjax" else {"OMP_NUM_THREADS": "1"}
-    environment = {**os.environ, **QUIET, **threads, "PYTHONPATH": root}
-    flags = [str(problem), str(out), f"--rounds={args.rounds + 1}"]
-    start, peak, note = time.time(), 0, ""
-    with log.open("w") as file:
-        process = psutil.Popen(
-            [*command(side, args), *flags], stdout=file, stderr=file, env=environment
-        )
-        while process.poll() is None:
-            peak = max(peak, memory(process))
-            if time.time() - start > args.limit:
-                note = f"stopped after {args.limit:.0f} s"
-                for each in [*process.children(recursive=True), process]:
-                    each.kill()
-            time.sleep(INTERVAL)
-    if process.returncode and not note:
-        raise RuntimeError(f"{side} failed: {log.read_text()[-1500:]}")
-    rows = pd.read_csv(out, names=["end", "loss"])
+    command = [python_of(side, args)]
+    if side == "pfl":
+        command += ["-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc-per-node={num_cores()}"]
+    command.append(str(Path(__file__).with_name(f"ccfc_in_{side}.py")))
+    environment = os.environ | QUIET | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    # PyTorch's clients have one thread each. torch.distributed.run would set it, too.
+    environment |= {} if side == "fcjax" else {"OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as name:
+        path, out, log = (Path(name, x) for x in ("problem.pickle", "out.csv", "log"))
+        path.write_bytes(pickle.dumps(problem))
+        out.touch()
+        command += [str(path), str(out), str(args.rounds + 1)]
+        start, peak, note = time.time(), 0, ""
+        with log.open("w") as file:
+            process = psutil.Popen(command, stdout=file, stderr=file, env=environment)
+            while process.poll() is None:
+                peak = max(peak, memory(process))
+                if time.time() - start > args.limit:
+                    note = f"stopped after {args.limit:.0f} s"
+                    for each in [*process.children(recursive=True), process]:
+                        each.kill()
+                time.sleep(INTERVAL)
+        if process.returncode and not note:
+            raise RuntimeError(f"{side} failed: {log.read_text()[-1500:]}")
+        rows = pd.read_csv(out, names=["end", "loss"])
     if rows.empty:
         rows.loc[0] = [np.nan, np.nan]
-    seconds = rows["end"].diff().fillna(rows["end"] - start)
-    number = np.arange(1, len(rows) + 1)
-    columns = {"round": number, "seconds": seconds, "loss": rows["loss"]}
-    return pd.DataFrame({**columns, "peak_gib": peak / 2**30, "note": note})
+    return pd.DataFrame(
+        {
+            "clients": len(problem.clients),
+            "side": side,
+            "round": np.arange(1, len(rows) + 1),
+            "seconds": np.diff([start, *rows["end"]]),
+            "loss": rows["loss"],
+            "peak_gib": peak / 2**30,
+            "note": note,
+        }
+    )
 
 
 def memory(process: psutil.Process) -> int:
@@ -204,15 +211,14 @@ def memory(process: psutil.Process) -> int:
 
 
 def table(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Makes one row per size and side.
-
-    The seconds of a round are the median over all rounds but the first of each process.
+    """Makes one row per number of clients and side.
 
     Args:
         rows: one row per round.
 
     Returns:
-        The rows of the table.
+        The rows of the table. The seconds of a round are the median over all rounds but
+        the first of each process.
     """
     lines = []
     for num_clients, side in dict.fromkeys(
@@ -221,19 +227,14 @@ def table(rows: pd.DataFrame) -> list[dict[str, Any]]:
         each = rows[(rows["clients"] == num_clients) & (rows["side"] == side)]
         first = np.array(each[each["round"] == 1]["seconds"])
         later = np.array(each[each["round"] > 1]["seconds"])
-        is_timed = len(later) > 0
-        lines.append(
-            {
-                "clients": num_clients,
-                "side": side,
-                "start and first round, s": f"{np.median(first):.1f}",
-                "s per round": f"{np.median(later):.3f}" if is_timed else "none",
-                "min to max": f"{min(later):.3f} to {max(later):.3f}"
-                if is_timed
-                else [*each["note"]][-1],
-                "peak GiB": f"{each['peak_gib'].max():.2f}",
-            }
-        )
+        line = {"clients": num_clients, "side": side}
+        line["start and first round, s"] = f"{np.median(first):.1f}"
+        line["s per round"], line["min to max"] = "none", [*each["note"]][-1]
+        if len(later):
+            line["s per round"] = f"{np.median(later):.2f}"
+            line["min to max"] = f"{min(later):.2f} to {max(later):.2f}"
+        line["peak GiB"] = f"{each['peak_gib'].max():.2f}"
+        lines.append(line)
     return lines
 
 
@@ -246,17 +247,13 @@ def main(args: Args) -> None:
     check(args)
     rows = pd.read_csv(args.out) if args.out.exists() else pd.DataFrame()
     for num_clients in args.clients:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            pretraining.save(folder / "problem.npz", problem_of(num_clients, args))
-            for _ in range(args.repeats):
-                for side in args.sides:
-                    new = measure(side, folder / "problem.npz", folder, args)
-                    new = new.assign(side=side, clients=num_clients)
-                    print(new.to_string(index=False), flush=True)
-                    rows = pd.concat([rows, new])
-                    rows.to_csv(args.out, index=False)
-    print(to_text(table(rows)), f"rounds: {args.out}", sep="\n\n")
+        problem = problem_of(num_clients, args)
+        for side in args.sides * args.repeats:
+            new = measure(side, problem, args)
+            print(new.to_string(index=False), flush=True)
+            rows = pd.concat([rows, new])
+            rows.to_csv(args.out, index=False)
+    print(f"\n{to_text(table(rows))}\n\nrounds: {args.out}")
 
 
 if __name__ == "__main__":
