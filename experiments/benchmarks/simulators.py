@@ -39,7 +39,7 @@ import tyro
 
 from experiments.benchmarks.speed.pretraining import Problem
 from fcjax import data, nn
-from fcjax.cli.errors import exit_on_error
+from fcjax.cli.errors import exit_with_error
 from fcjax.parallel.exact import num_cores
 from fcjax.results.tables import to_text
 
@@ -257,5 +257,7 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    with exit_on_error():
+    try:
         main(tyro.cli(Args, description=__doc__))
+    except (ValueError, RuntimeError) as error:
+        exit_with_error(str(error))
