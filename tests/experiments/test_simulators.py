@@ -77,11 +77,12 @@ def test_views_in_torch_have_the_distribution_of_views_in_jax():
     assert len(np.unique(in_torch, axis=0)) == 3000
     for statistic in (
         lambda x: x.mean(axis=0),  # size, position and angle
-        lambda x: x.sum(axis=(1, 2)).std() / 100,  # crops
-        lambda x: (abs(np.diff(x)).max(axis=(1, 2)) < 0.45).mean(),  # blurs
+        lambda x: x.sum(axis=(1, 2)).mean() / 20,  # sizes of crops
+        lambda x: x.sum(axis=(1, 2)).std() / 5,
+        lambda x: (abs(np.diff(x)).max(axis=(1, 2)) < 0.45).mean() * 2,  # blurs
     ):
         a, b = (statistic(np.asarray(x)) for x in (in_torch, in_jax))
-        assert a == pytest.approx(b, abs=0.05)
+        assert a == pytest.approx(b, abs=0.1)
 
 
 def test_the_table_leaves_out_first_rounds():

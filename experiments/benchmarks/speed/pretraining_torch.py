@@ -83,11 +83,16 @@ def random_view(images: torch.Tensor) -> torch.Tensor:
     """
     count, side = len(images), images.shape[-1]
 
-    def uniform(low: float, high: float) -> torch.Tensor:
-        return torch.empty(count).uniform_(low, high)
+    def uniform(low: float, high: float, tries: int = 1) -> torch.Tensor:
+        return torch.empty(tries, count).uniform_(low, high).squeeze(0)
 
-    area, aspect = uniform(0.5, 1), uniform(math.log(3 / 4), math.log(4 / 3)).exp()
-    width, height = ((area * x).sqrt().clamp(max=1) for x in (aspect, 1 / aspect))
+    # As in torchvision, the first of ten sizes in pixels that fits is taken.
+    area = uniform(0.5, 1, tries=10)
+    aspect = uniform(math.log(3 / 4), math.log(4 / 3), tries=10).exp()
+    sizes = torch.stack([area * aspect, area / aspect]).sqrt()
+    sizes = (side * sizes).round() / side
+    first = (sizes <= 1).all(dim=0).float().argmax(dim=0)
+    width, height = sizes[:, first, torch.arange(count)].clamp(max=1)
     x, y = (1 - width) * uniform(-1, 1), (1 - height) * uniform(-1, 1)
     angle = uniform(-math.pi / 18, math.pi / 18)
     cos, sin = angle.cos(), angle.sin()
