@@ -20,6 +20,7 @@ the table is of all rows. Memory is the sum over all processes of a side (PSS, i
 shared pages count once). It is sampled, so short peaks can be missed.
 """
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -48,8 +49,8 @@ NEEDS = {"fcjax": "fcjax", "flower": "flwr, ray, torch", "pfl": "pfl, torch"}
 """Packages of each side."""
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 """Environment variables that keep Flower and Ray from sending usage statistics."""
-INTERVAL = 0.2
-"""Seconds between two samples of the memory."""
+LOAD = 0.01
+"""Share of a core that samples of the memory take. The kernel counts all pages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,12 +176,15 @@ def measure(side: Side, problem: Problem, args: Args) -> pd.DataFrame:
         with log.open("w") as file:
             process = psutil.Popen(command, stdout=file, stderr=file, env=environment)
             while process.poll() is None:
+                before = time.thread_time()
                 peak = max(peak, memory(process))
+                pause = max(0.1, (time.thread_time() - before) / LOAD)
+                with contextlib.suppress(psutil.TimeoutExpired):
+                    process.wait(pause)
                 if time.time() - start > args.limit:
                     note = f"stopped after {args.limit:.0f} s"
                     for each in [*process.children(recursive=True), process]:
                         each.kill()
-                time.sleep(INTERVAL)
         if process.returncode and not note:
             raise RuntimeError(f"{side} failed: {log.read_text()[-1500:]}")
         rows = pd.read_csv(out, names=["end", "loss"])
