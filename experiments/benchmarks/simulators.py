@@ -181,10 +181,11 @@ def measure(side: Side, problem: Problem, args: Args) -> pd.DataFrame:
                 pause = max(0.1, (time.thread_time() - before) / LOAD)
                 with contextlib.suppress(psutil.TimeoutExpired):
                     process.wait(pause)
-                if time.time() - start > args.limit:
+                if process.poll() is None and time.time() - start > args.limit:
                     note = f"stopped after {args.limit:.0f} s"
                     for each in [*process.children(recursive=True), process]:
-                        each.kill()
+                        with contextlib.suppress(psutil.NoSuchProcess):
+                            each.kill()
         if process.returncode and not note:
             raise RuntimeError(f"{side} failed: {log.read_text()[-1500:]}")
         rows = pd.read_csv(out, names=["end", "loss"])
