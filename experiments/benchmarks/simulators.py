@@ -17,7 +17,8 @@ The orders of the examples differ. fcjax also measures the spread of the embeddi
 
 The CSV file has one row per round. A second command with the same file adds rows, and
 the table is of all rows. Memory is the sum over all processes of a side (PSS, in which
-shared pages count once). It is sampled, so short peaks can be missed.
+shared pages count once). It is sampled, so short peaks can be missed. The processor
+seconds of all processes of a side hardly depend on other programs on the machine.
 """
 
 import contextlib
@@ -28,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -172,15 +174,17 @@ def measure(side: Side, problem: Problem, args: Args) -> pd.DataFrame:
         path.write_bytes(pickle.dumps(problem))
         out.touch()
         command += [str(path), str(out), str(args.rounds + 1)]
-        start, peak, note = time.time(), 0, ""
+        start, peak, note, next_sample, cpu = time.time(), 0, "", 0.0, [0.0]
         with log.open("w") as file:
             process = psutil.Popen(command, stdout=file, stderr=file, env=environment)
             while process.poll() is None:
-                before = time.thread_time()
-                peak = max(peak, memory(process))
-                pause = max(0.1, (time.thread_time() - before) / LOAD)
-                with contextlib.suppress(psutil.TimeoutExpired):
-                    process.wait(pause)
+                if out.read_text().count("\n") >= len(cpu):
+                    cpu.append(total(process, lambda x: sum(x.cpu_times()[:4])))
+                if time.time() > next_sample:
+                    before = time.thread_time()
+                    peak = max(peak, total(process, lambda x: x.memory_full_info().pss))
+                    next_sample = time.time() + (time.thread_time() - before) / LOAD
+                time.sleep(0.05)
                 if process.poll() is None and time.time() - start > args.limit:
                     note = f"stopped after {args.limit:.0f} s"
                     for each in [*process.children(recursive=True), process]:
@@ -191,12 +195,16 @@ def measure(side: Side, problem: Problem, args: Args) -> pd.DataFrame:
         rows = pd.read_csv(out, names=["end", "loss"])
     if rows.empty:
         rows.loc[0] = [np.nan, np.nan]
+    cpu = np.diff(cpu)[: len(rows)]
     return pd.DataFrame(
         {
             "clients": len(problem.clients),
             "side": side,
             "round": np.arange(1, len(rows) + 1),
             "seconds": np.diff([start, *rows["end"]]),
+            "cpu_seconds": np.pad(
+                cpu, (0, len(rows) - len(cpu)), constant_values=np.nan
+            ),
             "loss": rows["loss"],
             "peak_gib": peak / 2**30,
             "note": note,
@@ -204,15 +212,22 @@ def measure(side: Side, problem: Problem, args: Args) -> pd.DataFrame:
     )
 
 
-def memory(process: psutil.Process) -> int:
-    """Returns the memory (PSS) of a process and its descendants, in bytes."""
-    total = 0
-    for each in [process, *process.children(recursive=True)]:
-        try:
-            total += each.memory_full_info().pss
-        except psutil.Error:  # The process has ended.
-            continue
-    return total
+def total(process: psutil.Process, quantity: Callable[[Any], float]) -> float:
+    """Sums a quantity over a process and its descendants.
+
+    Args:
+        process: the process.
+        quantity: function (process) -> number.
+
+    Returns:
+        The sum over all processes that have not ended.
+    """
+    values = [0.0]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                values.append(quantity(each))
+    return sum(values)
 
 
 def table(rows: pd.DataFrame) -> list[dict[str, Any]]:
@@ -238,6 +253,9 @@ def table(rows: pd.DataFrame) -> list[dict[str, Any]]:
         if len(later):
             line["s per round"] = f"{np.median(later):.2f}"
             line["min to max"] = f"{min(later):.2f} to {max(later):.2f}"
+        busy = np.array(each[each["round"] > 1]["cpu_seconds"], float)
+        busy = busy[~np.isnan(busy)]
+        line["core s per round"] = f"{np.median(busy):.2f}" if len(busy) else "none"
         line["peak GiB"] = f"{each['peak_gib'].max():.2f}"
         lines.append(line)
     return lines

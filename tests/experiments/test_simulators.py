@@ -87,13 +87,21 @@ def test_views_in_torch_have_the_distribution_of_views_in_jax():
 
 def test_the_table_leaves_out_first_rounds():
     rows = pd.DataFrame(
-        [[10, "pfl", n, s, 1.5, ""] for n, s in ((1, 9.0), (2, 1.0), (3, 3.0))]
-        + [[10, "flower", 1, 50.0, 2.0, "stopped after 60 s"]],
-        columns=["clients", "side", "round", "seconds", "peak_gib", "note"],
+        [[10, "pfl", n, s, 2 * s, 1.5, ""] for n, s in ((1, 9.0), (2, 1.0), (3, 3.0))]
+        + [[10, "flower", 1, 50.0, np.nan, 2.0, "stopped after 60 s"]],
+        columns=[
+            "clients",
+            "side",
+            "round",
+            "seconds",
+            "cpu_seconds",
+            "peak_gib",
+            "note",
+        ],
     )
     pfl, flower = (list(line.values())[2:] for line in table(rows))
-    assert pfl == ["9.0", "2.00", "1.00 to 3.00", "1.50"]
-    assert flower == ["50.0", "none", "stopped after 60 s", "2.00"]
+    assert pfl == ["9.0", "2.00", "1.00 to 3.00", "4.00", "1.50"]
+    assert flower == ["50.0", "none", "stopped after 60 s", "none", "2.00"]
 
 
 @pytest.mark.parametrize(
