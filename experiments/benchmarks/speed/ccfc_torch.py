@@ -8,7 +8,6 @@ networks are compiled (`torch.compile`), and images have their features last.
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import nn  # pyright: ignore[reportMissingImports]
@@ -79,12 +78,37 @@ class Loop:
         order = torch.randperm(self.views.shape[2], device=self.views.device)
         for batch in order.split(self.batch_size):
             first, second = self.views[0, client][batch], self.views[1, client][batch]
-            with torch.no_grad():
-                anchors = self.anchor(first)[1], self.anchor(second)[1]
-            (z1, p1), (z2, p2) = model(first), model(second)
-            contrast = (distance(p1, z2) + distance(p2, z1)) / 2
-            pull = (distance(p1, anchors[0]) + distance(p2, anchors[1])) / 2
-            yield step(optimizer, contrast + self.model_weight * pull)
+            loss = sample_contrast(
+                model, self.anchor, first, second, model_weight=self.model_weight
+            )
+            yield step(optimizer, loss)
+
+
+def sample_contrast(
+    model: nn.Module,
+    anchor: nn.Module,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    *,
+    model_weight: float,
+) -> torch.Tensor:
+    """Computes the SimSiam loss of two views, with the model-contrastive term.
+
+    Args:
+        model: the client's network.
+        anchor: the global network, in evaluation mode.
+        first: first view of each example.
+        second: second view of each example.
+        model_weight: weight of the model-contrastive term.
+
+    Returns:
+        The loss.
+    """
+    with torch.no_grad():
+        g1, g2 = anchor(first)[1], anchor(second)[1]
+    (z1, p1), (z2, p2) = model(first), model(second)
+    contrast = (distance(p1, z2) + distance(p2, z1)) / 2
+    return contrast + model_weight * (distance(p1, g1) + distance(p2, g2)) / 2
 
 
 def distance(p, z):
@@ -94,7 +118,7 @@ def distance(p, z):
 
 def simsiam(variables: Any, backbone: str) -> nn.Module:
     """Returns the PyTorch network with the weights of these variables."""
-    params = jax.tree.map(np.asarray, variables["params"])
+    params = variables["params"]
     is_conv = backbone == "conv"
     encoder = conv_encoder(params) if is_conv else ResNet18()
     dense = [params[f"Dense_{i}"]["Dense_0"]["kernel"].shape for i in range(4)]
