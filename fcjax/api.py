@@ -72,7 +72,8 @@ def run(
         limit: the number of examples to use, a subset with the same class proportions.
         evaluate_every: rounds between two evaluations; None uses the method's default.
         precision: the precision of the matrix products of networks. None is "highest"
-            on a CPU, and "default", the tensor cores, on a GPU or TPU.
+            on a CPU, and "default", the tensor cores, on a GPU or TPU. "bfloat16" also
+            stores the activations in bfloat16.
 
     Returns:
         The results of all runs.

@@ -25,8 +25,9 @@ class Training:
         shown("highest on a CPU, default on a GPU or TPU"),
     ] = None
     """Precision of the matrix products of networks. highest is float32. default uses
-    the tensor cores, which round operands: TF32 on a GPU, bfloat16 on a TPU. Distances
-    and averages always use float32."""
+    the tensor cores, which round operands: TF32 on a GPU, bfloat16 on a TPU. bfloat16
+    also stores the activations in bfloat16, with half the memory traffic. Parameters,
+    batch statistics, distances and averages always use float32."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,7 +63,7 @@ COMMANDS = [
     ("ccfc --backend gpu", "--backend takes shard_map, pmap or loop"),
     (
         "ccfc --precision double",
-        "--precision takes highest, high or default, got 'double'",
+        "--precision takes highest, high, default or bfloat16, got 'double'",
     ),
     ("ccfc --backbone vgg", ", got 'vgg'"),
     (
