@@ -3,6 +3,9 @@
 These functions are the only ones that exchange values between clients.
 """
 
+from collections.abc import Callable
+from functools import reduce
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from fcjax import ragged
 from fcjax.federated import clients
 from fcjax.parallel.exact import over_rows
 from fcjax.parallel.mesh import AXIS, num_bytes, platform
@@ -64,6 +68,90 @@ def receive(
         [1.] [30 10]
     """
     return weighted_mean(networks, weights), gather(each)
+
+
+FEW = 100
+"""Up to this number of clients, the server averages the networks of all clients at
+once. With more clients, it adds one network after another, which takes less memory."""
+
+
+def mean_of_each(
+    fn: Callable[..., tuple[PyTree, PyTree]],
+    weights: Float[Array, "M"],
+    *stacked: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """Applies a function to every client and averages its networks over all clients.
+
+    On a CPU, the networks of more than `FEW` clients are never in memory together: each
+    is added to a sum before the next client begins. Clients form a few groups with a
+    sum each, which do not depend on the number of devices (1, 2, 4 or 8). So the result
+    has the same bits on any of them.
+
+    Args:
+        fn: (values of one client) -> the network of the client, and small values.
+        weights: one weight per client, see `weighted_mean`.
+        *stacked: the values of all clients, see `clients.for_each`.
+
+    Returns:
+        The weighted mean of the networks over the clients of all devices, and the small
+        values of the clients on this device, stacked on M.
+
+    Examples:
+        >>> def train(x):
+        ...     return {"w": 2 * x}, x + 1
+        >>> mean, values = mean_of_each(train, jnp.array([3.0, 1.0]), jnp.arange(2.0))
+        >>> print(mean["w"], values)
+        0.5 [1. 2.]
+    """
+    count = len(weights)
+    total = clients.total_clients(count)
+    if platform() != "cpu" or total <= FEW:
+        networks, values = clients.for_each(fn, *stacked)
+        return weighted_mean(networks, weights), values
+
+    fn = jax.jit(fn)  # the shapes and the loop then share one trace
+    # Devices hold equally many clients. No group is on two devices.
+    starts = {-(-total // n) * i for n in (1, 2, 4, 8) for i in range(n)}
+    groups = np.array(sorted(starts))
+    numbers = clients.first_index(count) + jnp.arange(count)
+    rows = jnp.searchsorted(groups, numbers, side="right") - 1, weights, stacked
+
+    def step(i, row, carry):
+        group, weight, row = row
+        (sums, totals), results = carry
+        network, values = fn(*row)
+
+        def add(sum, x):
+            share = jnp.where(weight != 0, x * weight, 0)
+            return sum.at[group].add(share)
+
+        sums = jax.tree.map(add, sums, network)
+        results = jax.tree.map(lambda all, x: all.at[i].set(x), results, values)
+        return (sums, totals.at[group].add(weight)), results
+
+    def over_part(sums, part):
+        first = jax.tree.map(lambda x: x[0], part[2])
+        _, values = jax.eval_shape(fn, *first)
+        length = len(part[1])
+        empty = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), values)
+        return over_rows(step, part, (sums, empty))
+
+    like = ragged.ragged_in(stacked)
+    parts = [rows] if like is None else ragged.parts(rows, like)
+    network, _ = jax.eval_shape(fn, *jax.tree.map(lambda x: x[0], parts[0][2]))
+    sums = jax.tree.map(
+        lambda x: jnp.zeros((len(groups), *x.shape), jnp.result_type(x, weights)),
+        (network, weights[0]),
+    )
+    results = []
+    for part in parts:
+        sums, values = over_part(sums, part)
+        results.append(values)
+    if clients.num_devices() > 1:
+        sums = lax.psum(sums, AXIS)  # the other devices add 0
+    sums, total = jax.tree.map(lambda x: reduce(jnp.add, x), sums)
+    values = results[0] if like is None else ragged.joined(results, like)
+    return jax.tree.map(lambda x: x / total, sums), values
 
 
 def group_means(
