@@ -4,7 +4,7 @@ These functions are the only ones that exchange values between clients.
 """
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +110,7 @@ def mean_of_each(
         return weighted_mean(networks, weights), values
 
     fn = jax.jit(fn)  # the shapes and the loop then share one trace
-    # Devices hold equally many clients. No group is on two devices.
+    # Devices hold equally many clients, so no group is on two devices.
     starts = {-(-total // n) * i for n in (1, 2, 4, 8) for i in range(n)}
     groups = np.array(sorted(starts))
     numbers = clients.first_index(count) + jnp.arange(count)
@@ -118,40 +118,49 @@ def mean_of_each(
 
     def step(i, row, carry):
         group, weight, row = row
-        (sums, totals), results = carry
+        sums, results = carry
         network, values = fn(*row)
+        sums = _add_row(sums, (network, jnp.ones(())), weight, group)
+        return sums, jax.tree.map(partial(_place_row, index=i), results, values)
 
-        def add(sum, x):
-            share = jnp.where(weight != 0, x * weight, 0)
-            return sum.at[group].add(share)
-
-        sums = jax.tree.map(add, sums, network)
-        results = jax.tree.map(lambda all, x: all.at[i].set(x), results, values)
-        return (sums, totals.at[group].add(weight)), results
-
-    def over_part(sums, part):
-        first = jax.tree.map(lambda x: x[0], part[2])
-        _, values = jax.eval_shape(fn, *first)
-        length = len(part[1])
-        empty = jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), values)
-        return over_rows(step, part, (sums, empty))
+    def zeros(shape, num_rows, kind=None):
+        kind = shape.dtype if kind is None else kind
+        return jnp.zeros((num_rows, *shape.shape), kind)
 
     like = ragged.ragged_in(stacked)
-    parts = [rows] if like is None else ragged.parts(rows, like)
-    network, _ = jax.eval_shape(fn, *jax.tree.map(lambda x: x[0], parts[0][2]))
-    sums = jax.tree.map(
-        lambda x: jnp.zeros((len(groups), *x.shape), jnp.result_type(x, weights)),
-        (network, weights[0]),
-    )
-    results = []
+    parts, results = [rows] if like is None else ragged.parts(rows, like), []
+    sums = None
     for part in parts:
-        sums, values = over_part(sums, part)
+        network, values = jax.eval_shape(fn, *jax.tree.map(lambda x: x[0], part[2]))
+        if sums is None:
+            sums = jax.tree.map(
+                lambda x: zeros(x, len(groups), jnp.result_type(x, weights)),
+                (network, jnp.ones(())),
+            )
+        empty = jax.tree.map(partial(zeros, num_rows=len(part[1])), values)
+        sums, values = over_rows(step, part, (sums, empty))
         results.append(values)
     if clients.num_devices() > 1:
-        sums = lax.psum(sums, AXIS)  # the other devices add 0
+        sums = lax.psum(sums, AXIS)  # other devices add 0 to a group
     sums, total = jax.tree.map(lambda x: reduce(jnp.add, x), sums)
     values = results[0] if like is None else ragged.joined(results, like)
     return jax.tree.map(lambda x: x / total, sums), values
+
+
+def _place_row(rows, new, index):
+    return lax.dynamic_update_index_in_dim(rows, new, index, 0)
+
+
+def _add_row(sums, row, weight, group):
+    """Adds the weighted values of a row to the sums [C, ...] of its group."""
+
+    def add(total, x):
+        # The values of a failed client may be NaN, and 0 * NaN is NaN.
+        share = jnp.where(weight != 0, x * weight, 0)
+        sum = lax.dynamic_index_in_dim(total, group, keepdims=False) + share
+        return lax.dynamic_update_index_in_dim(total, sum, group, 0)
+
+    return jax.tree.map(add, sums, row)
 
 
 def group_means(
@@ -202,15 +211,7 @@ def _sums(
     # of a sum do not depend on the number of devices. Rows without weight and rows that
     # were repeated to fill the devices add 0.
     def add(i, row, sums):
-        x, weight, group = row
-
-        def to_group(total, x):
-            # The values of a failed client may be NaN, and 0 * NaN is NaN.
-            share = jnp.where(weight != 0, x * weight, 0)
-            sum = lax.dynamic_index_in_dim(total, group, keepdims=False) + share
-            return lax.dynamic_update_index_in_dim(total, sum, group, 0)
-
-        return jax.tree.map(to_group, sums, x)
+        return _add_row(sums, *row)
 
     def add_local(sums, where):
         return over_rows(add, (stacked, weights, groups), sums, where=where)

@@ -111,9 +111,8 @@ class CCFC(Method):
         Literal["kept", "reset"] | None,
         shown("kept up to 100 clients, reset above; --preset paper: kept"),
     ] = None
-    """Whether a client keeps the moments of its Adam optimizer between rounds, as in the
-    authors' code, or resets them in every round. `kept` needs memory for two networks
-    per client."""
+    """Adam's moments of a client between rounds: `kept`, as in the authors' code, or
+    `reset` in every round. `kept` needs memory of several networks per client."""
     schedule: Annotated[
         Literal["constant", "cosine"] | None,
         shown("constant; images: cosine; --preset paper: constant"),
