@@ -82,10 +82,10 @@ def mean_of_each(
 ) -> tuple[PyTree, PyTree]:
     """Applies a function to every client and averages its networks over all clients.
 
-    On a CPU, the networks of more than `FEW` clients are never in memory together: each
-    is added to a sum before the next client begins. Clients form a few groups with a
-    sum each, which do not depend on the number of devices (1, 2, 4 or 8). So the result
-    has the same bits on any of them.
+    On a CPU, the networks of more than `FEW` clients are never in memory together. Each
+    network is added to the sum of its group of clients before the next client begins.
+    The groups do not depend on the number of devices, up to eight. So the result has
+    the same bits on any of these numbers of devices.
 
     Args:
         fn: (values of one client) -> the network of the client, and small values.
@@ -110,8 +110,8 @@ def mean_of_each(
         return weighted_mean(networks, weights), values
 
     fn = jax.jit(fn)  # the shapes and the loop then share one trace
-    # Devices hold equally many clients, so no group is on two devices.
-    starts = {-(-total // n) * i for n in (1, 2, 4, 8) for i in range(n)}
+    # n devices have equally many clients, so no group is on two devices.
+    starts = {-(-total // n) * i for n in range(1, 9) for i in range(n)}
     groups = np.array(sorted(starts))
     numbers = clients.first_index(count) + jnp.arange(count)
     rows = jnp.searchsorted(groups, numbers, side="right") - 1, weights, stacked
@@ -144,7 +144,9 @@ def mean_of_each(
         sums = lax.psum(sums, AXIS)  # other devices add 0 to a group
     sums, total = jax.tree.map(lambda x: reduce(jnp.add, x), sums)
     values = results[0] if like is None else ragged.joined(results, like)
-    return jax.tree.map(lambda x: x / total, sums), values
+    # XLA would divide on some numbers of devices and multiply on others.
+    share = 1 / total
+    return jax.tree.map(lambda x: x * share, sums), values
 
 
 def _place_row(rows, new, index):
