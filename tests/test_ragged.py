@@ -118,8 +118,13 @@ def test_k_fed_finds_the_same_bit_by_bit(dealt, inherit):
     assert_close(state, alike)
 
 
-@pytest.mark.parametrize("options", [{}, {"cluster_by": "k-means"}])
-def test_ccfc_trains_the_same_but_for_rounding(dealt, options):
+OPTIONS = [{}, {"cluster_by": "k-means"}, {"optimizer_state": "reset"}]
+
+
+@pytest.mark.parametrize("few", [server.FEW, NUM_CLIENTS - 1])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_ccfc_trains_the_same_but_for_rounding(dealt, options, few, monkeypatch):
+    monkeypatch.setattr(server, "FEW", few)
     build = partial(by_ccfc, **options)
     state, metrics, clusters, z = trained(build, grid(dealt, in_classes=True))
     alike, others, expected, rows = trained(build, grid(dealt, in_classes=False))

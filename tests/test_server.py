@@ -87,6 +87,57 @@ def test_what_is_received_has_the_same_bits_on_however_many_devices(num_devices)
         jax.tree.map(assert_bits, of_device, (expected, means))
 
 
+def double(x):
+    """What a client trains from one number: a network of two arrays."""
+    return {"w": 2 * x * jnp.arange(1.0, 4.0), "scale": -x}, {"loss": x + 1}
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
+@pytest.mark.parametrize("few", [3, 8])
+def test_what_each_client_trains_is_averaged(monkeypatch, few, num_devices):
+    """One after another with `few` 3, at once with 8. The third client is absent."""
+    monkeypatch.setattr(server, "FEW", few)
+    x = np.array([1, 2, np.nan, 4, 5, 6, 7, 8], np.float32)
+    weights = np.array([3, 1, 0, 2, 2, 1, 1, 0], np.float32)
+    mean = (3 + 2 + 8 + 10 + 6 + 7) / 10
+    found = on_each(num_devices, partial(server.mean_of_each, double), weights, x)
+    each = [values["loss"] for _, values in found]
+    np.testing.assert_array_equal(np.concatenate(each), x + 1)
+    for network, _ in found:
+        np.testing.assert_allclose(network["w"], [2 * mean, 4 * mean, 6 * mean], 1e-6)
+        np.testing.assert_allclose(network["scale"], -mean, 1e-6)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="promised on a CPU alone")
+@pytest.mark.parametrize("num_devices", [2, 4, 8])
+def test_the_mean_of_many_has_the_same_bits_on_however_many_devices(
+    monkeypatch, num_devices
+):
+    monkeypatch.setattr(server, "FEW", 3)
+    networks, weights = of_many()
+    train = partial(server.mean_of_each, lambda x: (x, x["scale"]))
+    expected, _ = jax.jit(train)(weights, networks)
+    for mean, _ in on_each(num_devices, train, weights, networks):
+        jax.tree.map(assert_bits, mean, expected)
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="at once on other devices")
+def test_the_networks_of_many_clients_are_never_in_memory_together():
+    """A network of 4000 bytes. The sums of 22 groups of clients are."""
+    x = jnp.arange(float(2 * server.FEW))
+
+    def train(x):
+        return x * jnp.arange(1000.0), x
+
+    def temporary_bytes(count):
+        program = jax.jit(partial(server.mean_of_each, train))
+        memory = program.lower(x[:count], x[:count]).compile().memory_analysis()
+        return memory.temp_size_in_bytes
+
+    assert temporary_bytes(server.FEW) > 4000 * server.FEW
+    assert temporary_bytes(len(x)) < 4000 * server.FEW
+
+
 def assert_bits(found, expected):
     assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
 

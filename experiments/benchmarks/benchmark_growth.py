@@ -1,13 +1,12 @@
-"""Measures how the cost of a round of CCFC grows with the size of the problem.
+"""Measures how seconds and memory of CCFC grow with the size of the problem.
 
-    python experiments/benchmarks/benchmark_growth.py clients-each rows-each
-    python experiments/benchmarks/benchmark_growth.py runs --values 1 4 16 --rounds 9
     python experiments/benchmarks/benchmark_growth.py all --out runs/growth
+    python experiments/benchmarks/benchmark_growth.py clients --values 10 100 --rounds 5
 
-Every measurement runs ccfc.py on random examples and times rounds of pre-training,
-without compilation and scores. The table compares the times with ideal growth. A study
-repeats all its sizes --repeats times, so that all sizes have the same background load.
-With --out, each study also writes a figure and a CSV file.
+Every measurement runs ccfc.py on random vectors of 16 numbers, without compilation and
+scores in the seconds. The table and the figure compare the growth with the ideal. With
+--out, each study writes a CSV file and replaces the figure. Sizes of an earlier command
+stay in the CSV file, so that several short commands can measure a long study.
 """
 
 import dataclasses
@@ -17,58 +16,41 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import tyro
 from matplotlib.figure import Figure
 
 from experiments.benchmarks.speed import commands
-from experiments.benchmarks.speed.case import products
 from fcjax.cli.errors import exit_with_error
-from fcjax.methods.ccfc import network_of
 from fcjax.results.figures import curves
 from fcjax.results.tables import to_text
 from fcjax.settings import shown
 
-Name = Literal[
-    "clients", "clients-each", "rows-each", "runs", "images", "batch", "latent"
-]
-IMAGE, SMALL, ROW = (28, 28, 1), (8, 8, 1), (16,)
+Name = Literal["clients", "examples", "runs", "clusters"]
+NUM_FEATURES = 16
+LLOYD_STEPS = 10
+MEASURES = {"seconds": "seconds", "peak GiB": "peak memory, GiB"}
+"""The measured columns of a table, and their axis labels."""
 
 
 class Study(NamedTuple):
-    """A size that grows, and the ideal growth of the cost."""
+    """A size that grows."""
 
     title: str
+    """The sizes that do not grow."""
     label: str
-    """Name of the size."""
+    """Name of the size, the first column of the table."""
     values: tuple[int, ...]
     """The sizes."""
-    epochs: int
-    """Local epochs per round."""
-    examples: Callable[[int], tuple[int, ...]]
-    """Function (size) -> shape of the array of all examples."""
+    ideal: int
+    """The ideal slope: the cost grows with this power of the size."""
+    examples: Callable[[int], int]
+    """Function (size) -> number of examples of all clients."""
     flags: Callable[[int], Sequence[str]]
     """Function (size) -> flags that depend on the size."""
-    cost: Callable[[int], float] = lambda value: 1.0
-    """Function (size) -> ideal cost of a round, up to a constant factor."""
-    runs: Callable[[int], int] = lambda value: 1
-    """Function (size) -> number of runs in one batch (vmapped)."""
-
-
-def operations(latent_size: int) -> int:
-    """Returns the operations of a gradient of CCFC's network on one small image."""
-    network = network_of({"backbone": "conv", "latent_size": latent_size}, SMALL)
-    image = jnp.zeros((1, *SMALL))
-    variables = network.init(jax.random.key(0), image)
-
-    def loss(params):
-        (z, p), _ = network.apply({**variables, "params": params}, image, train=True)
-        return (z * p).sum()
-
-    return products(jax.make_jaxpr(jax.grad(loss))(variables["params"]).jaxpr)
+    what: str = "a round of pre-training"
+    """What the seconds are of."""
 
 
 def _texts(*flags: str | int | Path) -> list[str]:
@@ -78,95 +60,59 @@ def _texts(*flags: str | int | Path) -> list[str]:
 
 STUDIES: dict[str, Study] = {
     "clients": Study(
-        "10,000 images of 8x8, all clients",
+        "20,000 examples in all",
         "clients",
-        (10, 30, 100, 300, 1000),
-        4,
-        lambda count: (10_000, *SMALL),
-        lambda count: _texts("--clients", count, "--batch-size", 10_000 // count),
+        (10, 30, 100, 300, 1000, 3000, 10_000),
+        0,
+        lambda count: 20_000,
+        lambda count: _texts("--clients", count, "--batch-size", 64),
     ),
-    "clients-each": Study(
-        "128 images of 28x28 per client",
-        "clients",
-        (10, 30, 100),
+    "examples": Study(
+        "10 clients",
+        "examples",
+        (1000, 10_000, 100_000, 1_000_000),
         1,
-        lambda count: (128 * count, *IMAGE),
-        lambda count: _texts("--clients", count, "--batch-size", 128),
-        cost=lambda count: count,
-    ),
-    "rows-each": Study(
-        "128 vectors of 16 numbers per client, MLP",
-        "clients",
-        (10, 30, 100, 300, 1000),
-        4,
-        lambda count: (128 * count, *ROW),
-        lambda count: _texts("--clients", count, "--batch-size", 128),
-        cost=lambda count: count,
+        lambda count: count,
+        lambda count: _texts("--batch-size", 64),
     ),
     "runs": Study(
-        "10 clients x 180 images of 8x8",
+        "10 clients, 1000 examples",
         "runs in one batch",
-        (1, 4, 16, 64),
-        4,
-        lambda count: (1800, *SMALL),
-        lambda count: _texts("--runs-per-call", count, "--seed", *range(count)),
-        cost=lambda count: count,
-        runs=lambda count: count,
-    ),
-    "images": Study(
-        "10 clients, images of 28x28, batch 128",
-        "images",
-        (10_000, 20_000, 40_000, 70_000),
+        (1, 4, 16, 64, 256),
         1,
-        lambda count: (count, *IMAGE),
-        lambda count: _texts("--batch-size", 128),
-        cost=lambda count: count,
+        lambda count: 1000,
+        lambda count: _texts(
+            *("--batch-size", 64, "--runs-per-call", count, "--seed", *range(count))
+        ),
     ),
-    "batch": Study(
-        "10 clients x 512 images of 28x28",
-        "examples in a batch",
-        (16, 32, 64, 128, 256, 512),
+    "clusters": Study(
+        "10 clients, 20,000 examples",
+        "clusters",
+        (10, 30, 100, 300, 1000),
         1,
-        lambda size: (5120, *IMAGE),
-        lambda size: _texts("--batch-size", size),
-    ),
-    "latent": Study(
-        "10 clients x 180 images of 8x8",
-        "size of the embedding",
-        (32, 64, 128, 256, 512, 1024),
-        4,
-        lambda size: (1800, *SMALL),
-        lambda size: _texts("--latent-size", size),
-        cost=operations,
+        lambda count: 20_000,
+        # The first run compiles the programs of the second one.
+        lambda count: _texts(
+            *("--batch-size", 64, "--clusters", count),
+            *("--runs-per-call", 1, "--seed", 0, 1),
+        ),
+        f"seeding and {LLOYD_STEPS} steps of federated k-means",
     ),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Times rounds of growing size."""
+    """Measures seconds and memory of growing sizes."""
 
     studies: tyro.conf.Positional[tuple[Name | Literal["all"], ...]]
-    """The quantity that grows: clients of a fixed data set, clients with equally many
-    images (clients-each) or vectors (rows-each), runs, images, the batch size or the
-    embedding size (latent)."""
+    """The quantity that grows."""
     values: Annotated[tuple[int, ...], shown("the sizes of the study")] = ()
     """Sizes to use."""
-    rounds: int = 5
+    rounds: int = 3
     """Number of timed rounds per measurement."""
-    repeats: int = 1
-    """Number of measurements per size."""
     out: Path | None = None
-    """Folder for the figures and CSV files."""
-
-
-class Point(NamedTuple):
-    """The measurements at one size."""
-
-    seconds: list[float]
-    """Seconds per round, for all runs together."""
-    compile_seconds: float
-    peak_bytes: int
+    """Folder for the figure and the CSV files."""
 
 
 def check(args: Args) -> None:
@@ -183,130 +129,124 @@ def check(args: Args) -> None:
         raise ValueError(
             f"STUDIES is missing: name one or more of {', '.join(STUDIES)}, or all"
         )
-    for name in ("rounds", "repeats"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, got {getattr(args, name)}")
+    if args.rounds < 1:
+        raise ValueError(f"--rounds must be at least 1, got {args.rounds}")
     if args.values and min(args.values) < 1:
         raise ValueError(f"--values must be at least 1, got {min(args.values)}")
 
 
-def measure(study: Study, value: int, *, rounds: int) -> Point:
+def measure(name: Name, value: int, *, rounds: int) -> dict[str, float]:
     """Measures one size of a study.
 
     Args:
-        study: the study.
+        name: name of the study.
         value: the size.
         rounds: number of timed rounds.
 
     Returns:
-        The measurements.
+        The row of the table: the size, the seconds, their minimum and maximum over the
+        rounds, and the peak memory of the command.
     """
+    study = STUDIES[name]
     with tempfile.TemporaryDirectory() as folder:
-        shape = study.examples(value)
-        random = np.random.default_rng(0)
-        examples = random.integers(0, 256, shape, np.uint8)
-        if len(shape) == 2:
-            examples = random.random(shape, np.float32)
-        labels = np.arange(len(examples)) % 10
+        random, count = np.random.default_rng(0), study.examples(value)
+        examples = random.random((count, NUM_FEATURES), np.float32)
         path = Path(folder, "random.npz")
-        np.savez(path, x=examples, y=labels)
+        np.savez(path, x=examples, y=np.arange(count) % 10)
         flags = _texts("--dataset", path, "--p", 0, "--cluster-rounds", 0)
-        flags += _texts("--local-epochs", study.epochs)
+        flags += _texts("--local-epochs", 1, "--latent-size", 16)
         # The first round compiles and the last round is scored, so neither is timed.
         flags += _texts("--pretrain-rounds", rounds + 2, *study.flags(value))
-        rounds_of_run = commands.run("ccfc", flags)
-    seconds = [study.runs(value) * each for each in rounds_of_run.seconds["pretrain"]]
-    return Point(seconds, rounds_of_run.compile_seconds, rounds_of_run.peak_bytes)
+        run = commands.run("ccfc", flags)
+    if name == "clusters":
+        rows = [x for x in run.history if x["stage"] == "k-means" and x["seed"] == 1]
+        first, *steps = (float(x["seconds"]) for x in rows)
+        seconds = [first + (LLOYD_STEPS - 1) * statistics.median(steps)]
+    else:
+        runs = value if name == "runs" else 1
+        seconds = [runs * each for each in run.seconds["pretrain"]]
+    return {
+        study.label: value,
+        "seconds": round(statistics.median(seconds), 4),
+        "min": round(min(seconds), 4),
+        "max": round(max(seconds), 4),
+        "peak GiB": round(run.peak_bytes / 2**30, 3),
+    }
 
 
-def over(name: str, args: Args) -> dict[int, Point]:
-    """Measures each size of a study, and prints every measurement.
+def slope(table: pd.DataFrame, column: str) -> float:
+    """Returns the slope of a column against the size on logarithmic axes.
+
+    Args:
+        table: the table of a study. Its first column is the size.
+        column: name of the column.
+
+    Returns:
+        The slope of the least-squares line; NaN for a single size.
+    """
+    if len(table) < 2:
+        return float("nan")
+    x, y = np.log(table.iloc[:, 0].astype(float)), np.log(table[column])
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def summary(name: Name, table: pd.DataFrame) -> list[dict[str, str | float]]:
+    """Returns the smallest and the largest size of a study, and its slopes.
 
     Args:
         name: name of the study.
-        args: the command-line arguments.
+        table: its table.
 
     Returns:
-        The measurements by size.
+        Two rows: one of the seconds, and one of the memory.
     """
-    study, points = STUDIES[name], {}
-    for _ in range(args.repeats):
-        for value in args.values or study.values:
-            new = measure(study, value, rounds=args.rounds)
-            median = statistics.median(new.seconds)
-            print(f"# {name} {value}: {median:.3f} s per round", flush=True)
-            old = points.get(value, Point([], new.compile_seconds, 0))
-            points[value] = Point(
-                old.seconds + new.seconds,
-                old.compile_seconds,
-                max(old.peak_bytes, new.peak_bytes),
-            )
-    return points
+    study = STUDIES[name]
+    return [
+        {
+            "what grows": study.label,
+            "measure": MEASURES[column],
+            "from": f"{table[column].iloc[0]:.3g} at {table.iloc[0, 0]:,.0f}",
+            "to": f"{table[column].iloc[-1]:.3g} at {table.iloc[-1, 0]:,.0f}",
+            "slope": round(slope(table, column), 2),
+            "ideal": study.ideal,
+        }
+        for column in MEASURES
+    ]
 
 
-def rows_of(study: Study, points: dict[int, Point]) -> list[dict[str, float | str]]:
-    """Returns the rows of a table, one row per size.
-
-    The ideal time grows with `Study.cost`, from the measured time of the first size.
+def figure(tables: dict[Name, pd.DataFrame]) -> Figure:
+    """Draws seconds and memory of each study, with lines for the ideal growth.
 
     Args:
-        study: the study.
-        points: the measurements by size.
+        tables: the table of each study by name.
 
     Returns:
-        The rows.
+        The figure: seconds above, memory below, one column per study.
     """
-    first = min(points)
-    rate = statistics.median(points[first].seconds) / study.cost(first)
-    rows = []
-    for value, point in points.items():
-        median, ideal = statistics.median(point.seconds), rate * study.cost(value)
-        rows.append(
-            {
-                study.label: value,
-                "s/round": round(median, 4),
-                "min": round(min(point.seconds), 4),
-                "max": round(max(point.seconds), 4),
-                "ideal": round(ideal, 4),
-                "ratio to ideal": round(median / ideal, 2),
-                "compile s": round(point.compile_seconds, 1),
-                "peak GiB": round(point.peak_bytes / 2**30, 2),
-            }
-        )
-    return rows
-
-
-def figure(study: Study, rows: Sequence[dict]) -> Figure:
-    """Draws seconds per round against the size, with a line for the ideal growth.
-
-    Args:
-        study: the study.
-        rows: the rows of its table.
-
-    Returns:
-        The figure.
-    """
-    chart = Figure(figsize=(4.2, 3.2), layout="constrained")
-    axes = chart.add_subplot()
-    x = [row[study.label] for row in rows]
-    y = np.array([[row[name] for name in ("min", "s/round", "max")] for row in rows])
-    bars = np.abs(y[:, [0, 2]] - y[:, [1]]).T
-    axes.plot(x, [row["ideal"] for row in rows], color="0.85", lw=4, label="ideal")
-    axes.errorbar(x, y[:, 1], bars, marker="o", capsize=3, label="measured")
-    axes.set(xscale="log", yscale="log", xlabel=study.label, ylabel="seconds per round")
-    axes.set_xticks(x, [str(value) for value in x], minor=False)
-    axes.set_xticks([], minor=True)
-    # A small range of times would otherwise fill the axis and look like growth.
-    low, high = axes.get_ylim()
-    axes.set_ylim(min(low, y.min() / 3), max(high, 3 * y.max()))
-    axes.set_title(f"CCFC, {study.title}", fontsize=10, color=curves.INK)
-    axes.legend(frameon=False, fontsize=9)
-    curves.plain_axes(axes)
+    chart = Figure(figsize=(3 * len(tables), 5.4), layout="constrained")
+    grid = chart.subplots(2, len(tables), squeeze=False)
+    for (name, table), column_axes in zip(tables.items(), grid.T, strict=True):
+        study, x = STUDIES[name], table.iloc[:, 0].to_numpy(float)
+        for (column, label), axes in zip(MEASURES.items(), column_axes, strict=True):
+            y = table[column].to_numpy()
+            ideal = y[0] * (x / x[0]) ** study.ideal
+            text = f"ideal, slope {study.ideal}"
+            axes.plot(x, ideal, color="0.8", lw=4, label=text)
+            text = f"measured, slope {slope(table, column):.2f}"
+            axes.plot(x, y, marker="o", label=text)
+            axes.set(xscale="log", yscale="log", xlabel=study.label, ylabel=label)
+            # A small range would otherwise fill the axis and look like growth.
+            low, high = axes.get_ylim()
+            axes.set_ylim(min(low, y.min() / 3), max(high, 6 * y.max()))
+            axes.legend(frameon=False, fontsize=8, loc="upper left")
+            curves.plain_axes(axes)
+        title = f"{study.title}:\n{study.what}"
+        column_axes[0].set_title(title, fontsize=9, color=curves.INK)
     return chart
 
 
 def main(args: Args) -> None:
-    """Measures the studies, prints their tables and draws their figures.
+    """Measures the studies, prints their tables and draws the figure.
 
     Args:
         args: the command-line arguments.
@@ -316,14 +256,30 @@ def main(args: Args) -> None:
             and the accepted values.
     """
     check(args)
-    names = get_args(Name) if "all" in args.studies else args.studies
+    names: Sequence[Name] = get_args(Name)
+    tables: dict[Name, pd.DataFrame] = {}
     for name in names:
-        study = STUDIES[name]
-        rows = rows_of(study, over(name, args))
-        print(f"\n{name}: {study.title}\n\n{to_text(rows)}\n", flush=True)
-        if args.out:
-            curves.write(figure(study, rows), args.out / f"{name}.png")
-            pd.DataFrame(rows).to_csv(args.out / f"{name}.csv", index=False)
+        path = args.out / f"{name}.csv" if args.out else None
+        table = pd.read_csv(path) if path and path.exists() else pd.DataFrame()
+        if name in args.studies or "all" in args.studies:
+            study = STUDIES[name]
+            for value in args.values or study.values:
+                row = measure(name, value, rounds=args.rounds)
+                table = pd.concat([table, pd.DataFrame([row])])
+                table = table.drop_duplicates(study.label, keep="last")
+                table = table.sort_values(study.label)
+                if path:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    table.to_csv(path, index=False)
+            rows = table.to_dict("records")
+            print(f"\n{study.title}: {study.what}\n\n{to_text(rows)}\n", flush=True)
+        if len(table):
+            tables[name] = table
+    print(to_text([row for name, x in tables.items() for row in summary(name, x)]))
+    if args.out:
+        title = f"CCFC on random vectors of {NUM_FEATURES} numbers, seed 0"
+        curves.write(figure(tables), args.out / "growth.png", title)
+        print(f"open next: {args.out / 'growth.png'}")
 
 
 if __name__ == "__main__":

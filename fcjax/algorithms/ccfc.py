@@ -5,6 +5,7 @@ CCFC: Bridging Federated Clustering and Contrastive Learning
     Authors' code: https://github.com/Jarvisyan/CCFC-pytorch
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -112,8 +113,9 @@ def ccfc(
         settings: one value per setting of `fcjax.methods.CCFC`, which describes them:
             `CCFC(model_weight=0.1).plain()`. Floats may be traced.
         network: maps [B, *F] to projections and predictions, [B, D] each.
-        optimizer: the optimizer of each client. Its state is kept between rounds, as in
-            the code, and is initialized again at the second stage.
+        optimizer: the optimizer of each client. With `optimizer_state` "kept", each
+            client keeps its state between rounds, as in the code, and initializes it
+            again at the second stage.
         augment: (key, example) -> a view of the example.
         num_clusters: K, of the clients' k-means and of the server's k-means.
         schedule: (round of the second stage) -> the share of the learning rate. The
@@ -213,24 +215,25 @@ def federated_round(
     """
     present = server.participants(federation)
     clients_key, server_key = jax.random.split(key)
-    before = client_states(setup, state, len(present))
-    trained, values = clients.for_each(
-        partial(client_round, setup, by_clusters, federation.now, federation.pool),
-        clients.keys(clients_key, len(present)),
-        before,
-        federation.indices,
-        federation.mask,
-    )
+    train = partial(client_round, setup, by_clusters, federation.now, federation.pool)
+    keys = clients.keys(clients_key, len(present))
+    data = federation.indices, federation.mask
     if setup.settings.standalone:
+        trained, values = clients.for_each(train, keys, state.clients, *data)
         gathered = server.gather((present, values))
-        after = clients.keep_absent(present, trained, before)
+        after = clients.keep_absent(present, trained, state.clients)
         return State((), after), server.measure(*gathered)
 
+    def upload(key, opt_state, indices, mask):
+        trained, values = train(key, downloaded(state, opt_state), indices, mask)
+        return trained.variables, (trained.centroids, values, trained.opt_state)
+
     sizes = present * ragged.sizes(federation.mask).astype(float)
-    variables, (uploads, participating, values) = server.receive(
-        trained.variables, sizes, (trained.centroids, present, values)
+    variables, (uploads, values, opt_state) = server.mean_of_each(
+        upload, sizes, keys, state.clients, *data
     )
-    opt_state = clients.keep_absent(present, trained.opt_state, before.opt_state)
+    uploads, participating, values = server.gather((uploads, present, values))
+    opt_state = clients.keep_absent(present, opt_state, state.clients)
     network = {"network": variables}
     metrics = server.measure(participating, values)
     metrics |= server.traffic(participating, up=network, down=network)
@@ -259,39 +262,39 @@ def federated_round(
     return State(Server(variables, clusters), opt_state), metrics
 
 
-def client_states(setup: Setup, state: State, num_clients: int) -> Client:
-    """Returns the state of each client at the beginning of a round, stacked on M.
+def downloaded(state: State, opt_state: PyTree = ()) -> Client:
+    """Returns the state of a client that downloaded the network and the centroids.
 
-    The network and the centroids are the server's, or with `standalone` the client's.
+    Args:
+        state: the state of the method, with a server.
+        opt_state: the state of the client's optimizer.
+
+    Returns:
+        The state of the client.
+    """
+    download: Server = state.server
+    return Client(download.variables, download.clusters.centroids, opt_state)
+
+
+def for_each_client(
+    setup: Setup, state: State, fn: Callable[..., PyTree], *stacked: PyTree
+) -> PyTree:
+    """Applies a function to every client and its network and centroids.
+
+    They are the server's, or with `standalone` the client's.
 
     Args:
         setup: the arguments of `ccfc`.
-        state: the state at the beginning of the round.
-        num_clients: M, the number of clients on this device.
+        state: the state of the method.
+        fn: (variables, centroids, *values of one client) -> a tree of arrays.
+        *stacked: the values of all clients, with a leading client axis.
 
     Returns:
-        The states of the clients.
+        The results, stacked on a leading client axis, see `clients.for_each`.
     """
     if setup.settings.standalone:
-        return state.clients
-    return from_server(state, num_clients)
-
-
-def from_server(state: State, num_clients: int) -> Client:
-    """Returns the state of clients that downloaded the network and the centroids.
-
-    Args:
-        state: the state with the server's model and the clients' optimizer states.
-        num_clients: M, the number of clients on this device.
-
-    Returns:
-        The states of the clients, stacked on M. Every client has the same network and
-        centroids, and its own optimizer state.
-    """
-    download: Server = state.server
-    models = (download.variables, download.clusters.centroids)
-    variables, centroids = clients.repeat(models, num_clients)
-    return Client(variables, centroids, state.clients)
+        return clients.for_each(fn, *state.clients[:2], *stacked)
+    return clients.for_each(partial(fn, *downloaded(state)[:2]), *stacked)
 
 
 def client_round(
@@ -326,10 +329,12 @@ def client_round(
     """
     settings, anchor = setup.settings, before.variables
     train_key, centroids_key, init_key = jax.random.split(key, 3)
-    start, labels = anchor, jnp.zeros_like(indices)
+    start, labels, opt_state = anchor, jnp.zeros_like(indices), before.opt_state
     if settings.own_init and not by_clusters:
         init = partial(setup.network.init, init_key, to_float(pool[:1]))
         start = lax.cond(now.round == 0, init, lambda: anchor)
+    if settings.optimizer_state == "reset":
+        opt_state = setup.optimizer.init(start["params"])
     if by_clusters:
         labels = nearest(setup, encode(setup, pool, anchor, indices), before.centroids)
     anchor = in_compute_dtype(anchor)
@@ -352,7 +357,7 @@ def client_round(
     share = jnp.where(number < 0, 1.0, setup.schedule(jnp.maximum(number, 0)))
     trained, value = training.train(
         train_key,
-        clients.Client(start, before.opt_state),
+        clients.Client(start, opt_state),
         loss,
         mask,
         optimizer=training.scale_updates(setup.optimizer, share),
@@ -379,7 +384,8 @@ def client_round(
         "embedding_spread": training.spread(z, mask[subset]),
         "weight_size": training.root_mean_square(trained.variables["params"]),
     }
-    return Client(trained.variables, centroids, trained.opt_state), values
+    opt_state = () if settings.optimizer_state == "reset" else trained.opt_state
+    return Client(trained.variables, centroids, opt_state), values
 
 
 def two_views(setup: Setup, key: PRNGKey, x: Float[Array, "B *F"]):
@@ -562,12 +568,11 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
         partial(encode, setup, federation.pool), variables, jnp.arange(1)
     )
     clusters = no_clusters(setup.num_clusters, z.shape[-1])
-    opt_state = setup.optimizer.init(variables["params"])
-    opt_state = clients.repeat(opt_state, len(federation.indices))
-    state = State(Server(variables, clusters), opt_state)
+    num_clients = len(federation.indices)
+    state = State(Server(variables, clusters))
     if setup.settings.standalone:
-        return leave_federation(state, len(federation.indices))
-    return state
+        state = leave_federation(state, num_clients)
+    return with_new_optimizers(setup, state, num_clients)
 
 
 def leave_federation(state: State, num_clients: int) -> State:
@@ -581,7 +586,8 @@ def leave_federation(state: State, num_clients: int) -> State:
     Returns:
         The state for the setting `standalone`.
     """
-    return State((), from_server(state, num_clients))
+    models = clients.repeat(downloaded(state)[:2], num_clients)
+    return State((), Client(*models, state.clients))
 
 
 def begin_clusters(
@@ -605,20 +611,20 @@ def begin_clusters(
     """
     present = server.participants(federation)
     clients_key, server_key = jax.random.split(key)
-    before = client_states(setup, state, len(present))
-    opt_state = jax.vmap(setup.optimizer.init)(before.variables["params"])
+    state = with_new_optimizers(setup, state, len(present))
     if setup.settings.sample_contrastive:
-        return with_optimizers(setup, state, opt_state)
+        return state
     if setup.settings.cluster_by == "k-means":
-        return with_optimizers(setup, with_means(setup, state, federation), opt_state)
-    centroids = all_centroids(setup, clients_key, before.variables, federation)
+        return with_means(setup, state, federation)
+    centroids = all_centroids(setup, clients_key, state, federation)
     if setup.settings.standalone:
+        before: Client = state.clients
         centroids = clients.keep_absent(present, centroids, before.centroids)
-        return State((), Client(before.variables, centroids, opt_state))
+        return State((), before._replace(centroids=centroids))
     centroids, participating = server.gather((centroids, present))
     centroids = cluster_centroids(setup, server_key, centroids, participating)
     clusters = state.server.clusters._replace(centroids=centroids)
-    return State(state.server._replace(clusters=clusters), opt_state)
+    return state._replace(server=state.server._replace(clusters=clusters))
 
 
 def with_means(setup: Setup, state: State, federation: Federation) -> State:
@@ -651,20 +657,28 @@ def with_means(setup: Setup, state: State, federation: Federation) -> State:
     return state._replace(server=state.server._replace(clusters=new))
 
 
-def with_optimizers(setup: Setup, state: State, opt_state: PyTree) -> State:
+def with_new_optimizers(setup: Setup, state: State, num_clients: int) -> State:
     """Returns the state with new optimizer states of the clients.
 
     Args:
         setup: the arguments of `ccfc`.
         state: the state before the change.
-        opt_state: the optimizer states, stacked on M.
+        num_clients: M, the number of clients on this device.
 
     Returns:
-        The new state.
+        The new state. Clients that reset their optimizers in every round have no
+        optimizer state.
     """
+    init, opt_state = setup.optimizer.init, ()
+    is_kept = setup.settings.optimizer_state != "reset"
     if setup.settings.standalone:
-        return State((), state.clients._replace(opt_state=opt_state))
-    return State(state.server, opt_state)
+        before: Client = state.clients
+        if is_kept:
+            opt_state = jax.vmap(init)(before.variables["params"])
+        return State((), before._replace(opt_state=opt_state))
+    if is_kept:
+        opt_state = clients.repeat(init(state.server.variables["params"]), num_clients)
+    return state._replace(clients=opt_state)
 
 
 def is_heterogeneous(settings: Any, state: State) -> Bool[Array, ""]:
@@ -681,26 +695,26 @@ def is_heterogeneous(settings: Any, state: State) -> Bool[Array, ""]:
 
 
 def all_centroids(
-    setup: Setup, key: PRNGKey, variables: PyTree, federation: Federation
+    setup: Setup, key: PRNGKey, state: State, federation: Federation
 ) -> Float[Array, "M K D"]:
     """Runs k-means on the embedding of every client, and returns the centroids.
 
     Args:
         setup: the arguments of `ccfc`.
         key: the key of the seedings of all clients.
-        variables: the variables of the clients' networks, stacked on M.
+        state: the state of the method.
         federation: the federation.
 
     Returns:
         The centroids [M, K, D] of the clients' clusters.
     """
 
-    def of_client(key, variables, indices, mask):
+    def of_client(variables, _, key, indices, mask):
         return local_centroids(setup, key, variables, federation.pool, indices, mask)
 
-    stacked = variables, federation.indices, federation.mask
     keys = clients.keys(key, len(federation.indices))
-    return clients.for_each(of_client, keys, *stacked)
+    stacked = keys, federation.indices, federation.mask
+    return for_each_client(setup, state, of_client, *stacked)
 
 
 def embed(
@@ -718,9 +732,11 @@ def embed(
     Returns:
         The embedding [M, N, D], a `Ragged` array for size classes.
     """
-    models = client_states(setup, state, len(federation.indices))
-    of_client = partial(encode, setup, federation.pool)
-    return clients.for_each(of_client, models.variables, federation.indices)
+
+    def of_client(variables, _, indices):
+        return encode(setup, federation.pool, variables, indices)
+
+    return for_each_client(setup, state, of_client, federation.indices)
 
 
 def points(
@@ -766,9 +782,7 @@ def assign(
         z = encode(setup, federation.pool, variables, indices)
         return nearest(setup, z, centroids)
 
-    models = client_states(setup, state, len(federation.indices))
-    stacked = models.variables, models.centroids, federation.indices
-    return clients.for_each(of_client, *stacked)
+    return for_each_client(setup, state, of_client, federation.indices)
 
 
 def encode(

@@ -3,6 +3,9 @@
 These functions are the only ones that exchange values between clients.
 """
 
+from collections.abc import Callable
+from functools import partial, reduce
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from fcjax import ragged
 from fcjax.federated import clients
 from fcjax.parallel.exact import over_rows
 from fcjax.parallel.mesh import AXIS, num_bytes, platform
@@ -66,6 +70,101 @@ def receive(
     return weighted_mean(networks, weights), gather(each)
 
 
+FEW = 100
+"""Up to this number of clients, the server averages the networks of all clients at
+once. With more clients, it adds one network after another, which takes less memory."""
+
+
+def mean_of_each(
+    fn: Callable[..., tuple[PyTree, PyTree]],
+    weights: Float[Array, "M"],
+    *stacked: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """Applies a function to every client and averages its networks over all clients.
+
+    On a CPU, the networks of more than `FEW` clients are never in memory together. Each
+    network is added to the sum of its group of clients before the next client begins.
+    The groups do not depend on the number of devices, up to eight. So the result has
+    the same bits on any of these numbers of devices.
+
+    Args:
+        fn: (values of one client) -> the network of the client, and small values.
+        weights: one weight per client, see `weighted_mean`.
+        *stacked: the values of all clients, see `clients.for_each`.
+
+    Returns:
+        The weighted mean of the networks over the clients of all devices, and the small
+        values of the clients on this device, stacked on M.
+
+    Examples:
+        >>> def train(x):
+        ...     return {"w": 2 * x}, x + 1
+        >>> mean, values = mean_of_each(train, jnp.array([3.0, 1.0]), jnp.arange(2.0))
+        >>> print(mean["w"], values)
+        0.5 [1. 2.]
+    """
+    count = len(weights)
+    total = clients.total_clients(count)
+    if platform() != "cpu" or total <= FEW:
+        networks, values = clients.for_each(fn, *stacked)
+        return weighted_mean(networks, weights), values
+
+    fn = jax.jit(fn)  # the shapes and the loop then share one trace
+    # n devices have equally many clients, so no group is on two devices.
+    starts = {-(-total // n) * i for n in range(1, 9) for i in range(n)}
+    groups = np.array(sorted(starts))
+    numbers = clients.first_index(count) + jnp.arange(count)
+    rows = jnp.searchsorted(groups, numbers, side="right") - 1, weights, stacked
+
+    def step(i, row, carry):
+        group, weight, row = row
+        sums, results = carry
+        network, values = fn(*row)
+        sums = _add_row(sums, (network, jnp.ones(())), weight, group)
+        return sums, jax.tree.map(partial(_place_row, index=i), results, values)
+
+    def zeros(shape, num_rows, kind=None):
+        kind = shape.dtype if kind is None else kind
+        return jnp.zeros((num_rows, *shape.shape), kind)
+
+    like = ragged.ragged_in(stacked)
+    parts, results = [rows] if like is None else ragged.parts(rows, like), []
+    sums = None
+    for part in parts:
+        network, values = jax.eval_shape(fn, *jax.tree.map(lambda x: x[0], part[2]))
+        if sums is None:
+            sums = jax.tree.map(
+                lambda x: zeros(x, len(groups), jnp.result_type(x, weights)),
+                (network, jnp.ones(())),
+            )
+        empty = jax.tree.map(partial(zeros, num_rows=len(part[1])), values)
+        sums, values = over_rows(step, part, (sums, empty))
+        results.append(values)
+    if clients.num_devices() > 1:
+        sums = lax.psum(sums, AXIS)  # other devices add 0 to a group
+    sums, total = jax.tree.map(lambda x: reduce(jnp.add, x), sums)
+    values = results[0] if like is None else ragged.joined(results, like)
+    # XLA would divide on some numbers of devices and multiply on others.
+    share = 1 / total
+    return jax.tree.map(lambda x: x * share, sums), values
+
+
+def _place_row(rows, new, index):
+    return lax.dynamic_update_index_in_dim(rows, new, index, 0)
+
+
+def _add_row(sums, row, weight, group):
+    """Adds the weighted values of a row to the sums [C, ...] of its group."""
+
+    def add(total, x):
+        # The values of a failed client may be NaN, and 0 * NaN is NaN.
+        share = jnp.where(weight != 0, x * weight, 0)
+        sum = lax.dynamic_index_in_dim(total, group, keepdims=False) + share
+        return lax.dynamic_update_index_in_dim(total, sum, group, 0)
+
+    return jax.tree.map(add, sums, row)
+
+
 def group_means(
     stacked: PyTree, weights: Float[Array, "V"], groups: Int[Array, "V"], count: int
 ) -> PyTree:
@@ -114,15 +213,7 @@ def _sums(
     # of a sum do not depend on the number of devices. Rows without weight and rows that
     # were repeated to fill the devices add 0.
     def add(i, row, sums):
-        x, weight, group = row
-
-        def to_group(total, x):
-            # The values of a failed client may be NaN, and 0 * NaN is NaN.
-            share = jnp.where(weight != 0, x * weight, 0)
-            sum = lax.dynamic_index_in_dim(total, group, keepdims=False) + share
-            return lax.dynamic_update_index_in_dim(total, sum, group, 0)
-
-        return jax.tree.map(to_group, sums, x)
+        return _add_row(sums, *row)
 
     def add_local(sums, where):
         return over_rows(add, (stacked, weights, groups), sums, where=where)

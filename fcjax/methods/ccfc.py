@@ -21,6 +21,7 @@ from fcjax.data.augment import (
     vector_view,
 )
 from fcjax.federated.kmeans import UNLIKE
+from fcjax.federated.server import FEW
 from fcjax.methods import paper_scores_ccfc
 from fcjax.methods.base import Method, MethodSpec, Problem, fields_of
 from fcjax.methods.encoders import (
@@ -106,6 +107,12 @@ class CCFC(Method):
         Sweep[float], shown("0.001; images: 0.005; --preset paper: 0.001")
     ] = default(1e-3)
     """Learning rate of the clients' Adam optimizer."""
+    optimizer_state: Annotated[
+        Literal["kept", "reset"] | None,
+        shown("kept up to 100 clients, reset above; --preset paper: kept"),
+    ] = None
+    """Adam's moments of a client between rounds: `kept`, as in the authors' code, or
+    `reset` in every round. `kept` needs memory of several networks per client."""
     schedule: Annotated[
         Literal["constant", "cosine"] | None,
         shown("constant; images: cosine; --preset paper: constant"),
@@ -193,6 +200,7 @@ class CCFC(Method):
             "backbone": backbone_of(shape),
             "own_init": False,
             "schedule": "constant",
+            "optimizer_state": "kept",
             "cluster_by": self.clustering,
         }
         if self.preset == "paper":
@@ -209,6 +217,8 @@ class CCFC(Method):
         else:
             of_data |= small_client_steps(ceil(problem.examples_per_client))
         if self.preset != "paper":
+            if problem.num_clients > FEW:
+                of_data |= {"optimizer_state": "reset"}
             weight = against_collapse(problem.num_clusters)
             of_data |= {"decorrelation_weight": weight}
         smoke = SMOKE if self.preset == "smoke" else {}

@@ -161,6 +161,48 @@ def test_optimizers_outlive_a_round_and_start_anew_with_the_second_stage(federat
     assert not np.any(begun.clients[0].mu["a"])
 
 
+@pytest.mark.parametrize("by_clusters", [False, True])
+def test_a_reset_optimizer_is_a_new_one_in_every_round(federation, by_clusters):
+    """Two rounds are those of a kept optimizer that is initialized between them."""
+    adam = {"pretrain_rounds": 2, "optimizer": optax.adam(RATE), "local_epochs": 2}
+    kept, reset = (build(optimizer_state=x, **adam) for x in ("kept", "reset"))
+    start = kept.init(jax.random.key(3), federation)
+    # Two moments of the 21 weights, and the number of steps, of two clients.
+    assert sum(x.size for x in jax.tree.leaves(start.clients)) == 2 * (2 * 21 + 1)
+    assert reset.init(jax.random.key(3), federation).clients == ()
+
+    def second(method, state, forget=lambda x: x):
+        stage = method.stages[by_clusters]
+        state, round = stage.begin(KEYS[2], state, federation), jax.jit(stage.round)
+        for number in range(2):
+            now = in_round(federation, number, before=2 * by_clusters)
+            state, _ = round(KEYS[number], forget(state), now)
+        return state
+
+    found = second(reset, start._replace(clients=()))
+    expected = second(kept, start, lambda state: state._replace(clients=start.clients))
+    assert found.clients == ()
+    compare = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(compare, found.server, expected.server)
+    other = second(kept, start).server.variables["params"]["a"]
+    assert np.abs(other - found.server.variables["params"]["a"]).max() > 1e-3
+
+
+def test_standalone_clients_reset_their_optimizers_and_keep_their_networks(federation):
+    adam = {"optimizer": optax.adam(RATE), "standalone": True, "pretrain_rounds": 2}
+    kept, reset = (build(optimizer_state=x, **adam) for x in ("kept", "reset"))
+    found, expected = (m.init(jax.random.key(3), federation) for m in (reset, kept))
+    new = expected.clients.opt_state
+    for number in range(2):
+        now = in_round(federation, number)
+        found, _ = jax.jit(reset.stages[0].round)(KEYS[number], found, now)
+        state = expected._replace(clients=expected.clients._replace(opt_state=new))
+        expected, _ = jax.jit(kept.stages[0].round)(KEYS[number], state, now)
+    assert found.clients.opt_state == ()
+    compare = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+    jax.tree.map(compare, found.clients.variables, expected.clients.variables)
+
+
 def test_scfc_goes_on_with_rounds_of_pre_training():
     pretrain, cluster = build(sample_contrastive=True).stages
     assert cluster.round is pretrain.round

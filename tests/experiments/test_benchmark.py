@@ -7,6 +7,7 @@ import sys
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_digits
 
@@ -14,7 +15,6 @@ from experiments.benchmarks import benchmark, device_day, precision
 from experiments.benchmarks import benchmark_clustering as clustering
 from experiments.benchmarks import benchmark_growth as growth
 from experiments.benchmarks import benchmark_memory as memory
-from experiments.benchmarks.benchmark_growth import STUDIES, Point
 from tests.experiments.blobs import rows
 
 pytestmark = pytest.mark.nightly
@@ -124,33 +124,34 @@ def test_a_run_prints_a_line_a_method(capsys):
 # --- growth
 
 
-def test_rows_by_hand():
-    """Ten clients take two seconds; thirty then ought to take six, and take nine."""
-    points = {
-        10: Point([1.0, 2.0, 4.0], 7.0, 2**30),
-        30: Point([9.0, 8.0, 12.0], 8.0, 2**31),
-    }
-    first, second = growth.rows_of(STUDIES["clients-each"], points)
-    assert (first["s/round"], first["ideal"], first["ratio to ideal"]) == (2, 2, 1)
-    assert (second["s/round"], second["ideal"], second["ratio to ideal"]) == (9, 6, 1.5)
-    assert (second["min"], second["max"], second["peak GiB"]) == (8, 12, 2)
-    # Of examples that clients share the ideal is flat.
-    both = growth.rows_of(STUDIES["clients"], points)
-    assert [row["ideal"] for row in both] == [2, 2]
-    axes = growth.figure(STUDIES["clients"], both).axes[0]
-    ideal = next(line for line in axes.lines if line.get_label() == "ideal")
-    assert (list(ideal.get_xdata()), list(ideal.get_ydata())) == ([10, 30], [2, 2])
-    assert axes.get_xscale() == axes.get_yscale() == "log"
+def test_slopes_by_hand():
+    """Seconds grow with the square of the size, memory not at all."""
+    sizes = [10, 100, 1000]
+    table = pd.DataFrame(
+        {"examples": sizes, "seconds": [0.5, 50, 5000], "peak GiB": [2.0, 2.0, 2.0]}
+    )
+    seconds, peak = growth.summary("examples", table)
+    assert (seconds["slope"], seconds["ideal"]) == (2, 1)
+    assert (seconds["from"], seconds["to"]) == ("0.5 at 10", "5e+03 at 1,000")
+    assert peak["slope"] == 0
+    above, below = growth.figure({"examples": table}).axes
+    ideal = {line.get_label(): list(line.get_ydata()) for line in above.lines}
+    assert ideal["ideal, slope 1"] == [0.5, 5, 50]
+    assert "measured, slope 2.00" in ideal
+    assert below.get_xscale() == below.get_yscale() == "log"
 
 
-def test_a_study_is_printed_drawn_and_written(tmp_path, capsys):
-    growth.main(growth.Args(("rows-each",), values=(2,), rounds=2, out=tmp_path))
-    assert capsys.readouterr().out.splitlines()[-2].split("|")[1].strip() == "2"
-    assert (tmp_path / "rows-each.png").stat().st_size > 10_000
-    (row,) = rows(tmp_path / "rows-each.csv")
-    assert 0 < float(row["min"]) <= float(row["s/round"]) <= float(row["max"])
-    assert float(row["compile s"]) > 0
-    assert 0.1 < float(row["peak GiB"]) < 20
+def test_sizes_of_two_commands_are_one_table(tmp_path, capsys):
+    for size in (400, 200):
+        args = growth.Args(("examples",), values=(size,), rounds=2, out=tmp_path)
+        growth.main(args)
+    assert "open next: " in capsys.readouterr().out
+    assert (tmp_path / "growth.png").stat().st_size > 10_000
+    small, large = rows(tmp_path / "examples.csv")
+    assert (small["examples"], large["examples"]) == ("200", "400")
+    for row in (small, large):
+        assert 0 < float(row["min"]) <= float(row["seconds"]) <= float(row["max"])
+        assert 0.1 < float(row["peak GiB"]) < 20
 
 
 # --- memory

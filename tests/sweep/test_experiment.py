@@ -190,6 +190,11 @@ def test_explicit_flags_win_over_presets_and_data_sets():
     assert [paper[name] for name in names] == ["conv", "crop", "constant"]
     assert [settings()[name] for name in names] == ["conv-small", "affine", "cosine"]
     assert paper["learning_rate"] == (1e-3,)
+    names = ("", "--clients=100", "--clients=101", "--preset=paper --clients=101")
+    many = [settings(*x.split())["optimizer_state"] for x in names]
+    assert many == ["kept", "kept", "reset", "kept"]
+    many = settings("--clients=101", "--optimizer-state=kept")
+    assert many["optimizer_state"] == "kept"
     assert settings()["decorrelation_weight"] == (0.1,)
     assert paper["decorrelation_weight"] == (0.0,)
     assert settings("--model-weight", "0", "0.1")["model_weight"] == (0.0, 0.1)

@@ -26,6 +26,8 @@ class Rounds(NamedTuple):
     compile_seconds: float
     peak_bytes: int
     """Peak memory of the process."""
+    history: Sequence[dict[str, str]]
+    """The rows of history.csv."""
 
 
 def run(script: str, flags: Sequence[str]) -> Rounds:
@@ -61,7 +63,8 @@ def run(script: str, flags: Sequence[str]) -> Rounds:
         )
     # Linux counts memory in KiB, macOS in bytes.
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Rounds(middle_rounds(history), float(results[0]["compile_seconds"]), peak)
+    compile_seconds = float(results[0]["compile_seconds"])
+    return Rounds(middle_rounds(history), compile_seconds, peak, history)
 
 
 def middle_rounds(history: Sequence[dict[str, str]]) -> dict[str, list[float]]:
