@@ -65,7 +65,8 @@ STUDIES: dict[str, Study] = {
         (10, 30, 100, 300, 1000, 3000, 10_000),
         0,
         lambda count: 20_000,
-        lambda count: _texts("--clients", count, "--batch-size", 64),
+        # A client has at least one example per cluster.
+        lambda count: _texts("--clients", count, "--batch-size", 64, "--clusters", 2),
     ),
     "examples": Study(
         "10 clients",
