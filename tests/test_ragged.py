@@ -138,8 +138,10 @@ def test_ccfc_trains_the_same_but_for_rounding(dealt, options, few, monkeypatch)
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="promised on a CPU alone")
 @pytest.mark.parametrize("num_runs", [1, 2, 3])
-def test_a_seed_is_a_seed_on_any_number_of_devices(dealt, num_runs):
+@pytest.mark.parametrize("few", [server.FEW, NUM_CLIENTS - 1])
+def test_a_seed_is_a_seed_on_any_number_of_devices(dealt, num_runs, few, monkeypatch):
     """Of one run the clients lie on four, of two on two each; nobody is there twice."""
+    monkeypatch.setattr(server, "FEW", few)
 
     def start(hyper, key, federation):
         return State(jnp.zeros(3), {"own": jnp.zeros((len(federation.indices), 3))})
@@ -149,13 +151,16 @@ def test_a_seed_is_a_seed_on_any_number_of_devices(dealt, num_runs):
 
         def one(key, own, rows, mask):
             x = federation.pool[rows] * jax.random.uniform(key)
-            return own + jnp.sum(x, axis=0, where=mask[:, None])
+            own += jnp.sum(x, axis=0, where=mask[:, None])
+            return own, own
 
         each = (clients.keys(key, len(present)), state.clients["own"])
-        own = clients.for_each(one, *each, federation.indices, federation.mask)
         sizes = ragged.sizes(federation.mask)
-        mean, sizes = server.receive(own, present * sizes.astype(float), sizes)
-        return State(state.server + mean, {"own": own}), sizes
+        mean, own = server.mean_of_each(
+            *(one, present * sizes.astype(float), *each),
+            *(federation.indices, federation.mask),
+        )
+        return State(state.server + mean, {"own": own}), server.gather(sizes)
 
     def rounds(runs, devices):
         spread = partial(over_runs, backend="shard_map", devices=devices)

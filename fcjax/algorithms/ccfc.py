@@ -586,8 +586,8 @@ def leave_federation(state: State, num_clients: int) -> State:
     Returns:
         The state for the setting `standalone`.
     """
-    models = clients.repeat(downloaded(state)[:2], num_clients)
-    return State((), Client(*models, state.clients))
+    variables, centroids = clients.repeat(downloaded(state)[:2], num_clients)
+    return State((), Client(variables, centroids, state.clients))
 
 
 def begin_clusters(
