@@ -97,7 +97,7 @@ STUDIES: dict[str, Study] = {
             *("--batch-size", 64, "--clusters", count),
             *("--runs-per-call", 1, "--seed", 0, 1),
         ),
-        f"seeding and {LLOYD_STEPS} steps of federated k-means",
+        f"seeding and {LLOYD_STEPS} Lloyd steps",
     ),
 }
 
