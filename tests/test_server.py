@@ -88,7 +88,7 @@ def test_what_is_received_has_the_same_bits_on_however_many_devices(num_devices)
 
 
 def double(x):
-    """What a client trains from one number: a network of two arrays."""
+    """Trains a network of two arrays from one number."""
     return {"w": 2 * x * jnp.arange(1.0, 4.0), "scale": -x}, {"loss": x + 1}
 
 

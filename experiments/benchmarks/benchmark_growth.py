@@ -50,7 +50,7 @@ class Study(NamedTuple):
     flags: Callable[[int], Sequence[str]]
     """Function (size) -> flags that depend on the size."""
     what: str = "a round of pre-training"
-    """What the seconds are of."""
+    """The timed part of a run."""
 
 
 def _texts(*flags: str | int | Path) -> list[str]:

@@ -246,12 +246,14 @@ def environment(part: str, folder: Path) -> dict[str, str]:
     """
     if part in on_device.WAITING:
         return {**os.environ, **SHARED}
-    flags = [os.environ.get("XLA_FLAGS", "")]
-    flags += NO_AUTOTUNING if part.endswith("no-autotuning") else []
+    flags = {}
+    if part.endswith("no-autotuning"):
+        given = os.environ.get("XLA_FLAGS", "")
+        flags = {"XLA_FLAGS": " ".join([given, *NO_AUTOTUNING])}
     return {
         **os.environ,
         **SHARED,
-        "XLA_FLAGS": " ".join(flags),
+        **flags,
         "JAX_COMPILATION_CACHE_DIR": str(folder / f"compiled-{part}"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }

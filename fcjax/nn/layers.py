@@ -303,6 +303,8 @@ class BatchNorm(nn.Module):
             return _scaled(x, mean.value, lax.rsqrt(var.value + EPSILON), scale, bias)
         near = lax.stop_gradient(mean.value)
         y, batch_statistics = _normalized(x, mask, near, scale, bias)
+        if self.is_initializing():
+            return y
         for old, new in zip((mean, var), batch_statistics, strict=True):
             # The views of a batch update the running statistics one after another.
             for value in _of_views(new):
@@ -845,10 +847,13 @@ def conv(
             f"with padding {padding}; use larger images"
         )
     geometry = Geometry(height, width, size, stride, padding)
-    x, kernel = (
-        operand.astype(compute_dtype() or operand.dtype) for operand in (x, kernel)
-    )
+    x, kernel = _operands(x, kernel)
     return (_conv_of_views if num_views() else _conv)(geometry, x, kernel)
+
+
+def _operands(*arrays):
+    """Returns the arrays in the type of `compute_dtype`."""
+    return (x.astype(compute_dtype() or x.dtype) for x in arrays)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -938,9 +943,7 @@ def conv_transpose(
     Returns:
         The outputs [B, 2 H, 2 W, O].
     """
-    x, kernel = (
-        operand.astype(compute_dtype() or operand.dtype) for operand in (x, kernel)
-    )
+    x, kernel = _operands(x, kernel)
     return _conv_transpose(x, jnp.swapaxes(kernel, 2, 3))
 
 

@@ -159,3 +159,11 @@ def test_a_bias_before_a_batch_norm_has_gradient_zero(key):
     assert not jnp.any(gradients["Conv_0"]["bias"])
     for i, follows_norm in enumerate((True, True, True, False)):
         assert jnp.any(gradients[f"Dense_{i}"]["Dense_0"]["bias"]) != follows_norm
+
+
+def test_initialization_leaves_the_running_statistics(key):
+    """As in Linen, also if a module is initialized in training."""
+    x = 5 + jax.random.normal(key, (6, 3))
+    statistics = Norm().init(key, x, train=True, mask=None)["batch_stats"]
+    np.testing.assert_array_equal(statistics["BatchNorm_0"]["mean"], np.zeros(3))
+    np.testing.assert_array_equal(statistics["BatchNorm_0"]["var"], np.ones(3))

@@ -53,7 +53,10 @@ class Loop:
     ):
         start(num_threads)
         self.batch_size, self.model_weight = batch_size, model_weight
-        self.views = torch.from_numpy(np.moveaxis(views, -1, 3).copy()).to(device)
+        # In memory the features stay last, except on a CPU.
+        self.views = torch.from_numpy(views).to(device).moveaxis(-1, 3)
+        if device == "cpu":
+            self.views = self.views.contiguous()
 
         def network():
             model = simsiam(variables, backbone)
@@ -62,8 +65,6 @@ class Loop:
             model = model.to(device, memory_format=torch.channels_last)
             return torch.compile(model)
 
-        if device != "cpu":  # The last three axes are rows, columns and features.
-            self.views = self.views.moveaxis(3, -1).contiguous().moveaxis(-1, 3)
         self.anchor = network().eval()
         self.models = [network().train() for _ in views[0]]
         self.optimizers = adam(self.models, learning_rate)
