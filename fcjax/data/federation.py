@@ -407,7 +407,7 @@ def runs_that_fit(pool: Array | np.ndarray | HostPool, state_bytes: int) -> int:
     """Returns the number of runs that a device can compute in one batch, at least 1.
 
     The estimate is the same as in `place`. On a CPU it is 1, because a device is one
-    core, and one run keeps a core busy (docs/benchmarks/speed.md, runs a call).
+    core, and one run keeps a core busy (docs/benchmarks/speed.md, runs per call).
 
     Args:
         pool: the examples, as returned by `place`.
