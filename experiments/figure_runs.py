@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from fcjax import data, engine
-from fcjax.data.source import load_source
+from fcjax.data.sources import load_source
 from fcjax.results.store import fingerprint
 from fcjax.settings import given
 from fcjax.sweep import experiment, plan

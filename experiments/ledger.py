@@ -24,7 +24,8 @@ from experiments.papers.fedmcc import printed as fedmcc
 from experiments.papers.sizes import SIZES, blank
 from fcjax.cli.arguments import parse
 from fcjax.cli.errors import exit_on_error
-from fcjax.data.source import load_source, short_name
+from fcjax.data.source import short_name
+from fcjax.data.sources import load_source
 from fcjax.results import store
 from fcjax.results.store import Folder, Row, read
 from fcjax.results.tables import half_width

@@ -19,7 +19,8 @@ from fcjax.data.dataset import (
     scaled,
     validate,
 )
-from fcjax.data.source import ARRAY, Loaded, Source, load_source
+from fcjax.data.source import ARRAY, Source
+from fcjax.data.sources import Loaded, load_source
 from fcjax.data.split import Split
 from fcjax.methods import Method
 from fcjax.results.results import Results, Run

@@ -11,8 +11,8 @@ per round, with the same batch size and the same loss. FedAvg weighs all clients
 size. All cores are used: two devices of JAX, two workers of Ray, or two processes.
 
 Not equal: fcjax keeps the Adam moments of up to 100 clients between rounds, as the
-authors of CCFC do, and the other sides start new optimizers. Crops, angles and blurs have the same
-ranges, but PyTorch interpolates once where fcjax interpolates twice.
+authors of CCFC do, and the other sides start new optimizers. Crops, angles and blurs
+have the same ranges, but PyTorch interpolates once where fcjax interpolates twice.
 The orders of the examples differ. fcjax also measures the spread of the embedding.
 
 The CSV file has one row per round. A second command with the same file adds rows, and

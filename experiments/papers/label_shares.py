@@ -11,7 +11,7 @@ from jaxtyping import Integer
 
 from experiments.papers.study import Measurement
 from fcjax import metrics
-from fcjax.data.source import load_source
+from fcjax.data.sources import load_source
 from fcjax.results import tables
 from fcjax.results.store import Folder
 from fcjax.sweep.plan import Task

@@ -16,7 +16,7 @@ import pandas as pd
 
 from experiments.papers.study import Measurement
 from fcjax import data, metrics
-from fcjax.data.source import load_source
+from fcjax.data.sources import load_source
 from fcjax.metrics import probes
 from fcjax.results import exported
 from fcjax.results.probing import test_rows

@@ -55,7 +55,7 @@ FLAGS = {
     },
     **{"num_clients": "--clients", "num_clusters": "--clusters", "where": "--where"},
     **{"num_examples": "--limit", "local_clusters": "--local-clusters"},
-    **{"labelled=False": "--no-labels", "resume=False": "--no-resume"},
+    **{"labels=False": "--no-labels", "resume=False": "--no-resume"},
     "least_size": "--min-client-size",
 }
 """The flag of each parameter that the error messages of the library name."""

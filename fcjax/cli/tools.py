@@ -629,8 +629,8 @@ class Predict:
         dataset = data.load(
             self.dataset,
             data_dir=self.data_dir,
-            image_shape=self.image_shape or None,
-            labelled=self.labels,
+            image_shape=self.image_shape,
+            labels=self.labels,
             client_column=self.client_column,
             scaling=model.scaling,
             resize=source.resize if self.resize is None else self.resize,
@@ -638,7 +638,7 @@ class Predict:
         )
         prediction = exported.predict(model, dataset.examples)
         clusters, distances = prediction.clusters, prediction.distances
-        names = example_names(self.dataset, len(dataset.examples))
+        names = example_names(dataset)
         distance = distances[np.arange(len(names)), clusters]
         table = pd.DataFrame(
             {"example": names, "cluster": clusters, "distance": distance}

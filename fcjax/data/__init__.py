@@ -18,7 +18,6 @@ from fcjax.data.federation import (
     federate_left_out,
     size_classes,
 )
-from fcjax.data.files import read
 from fcjax.data.partition import (
     Partition,
     add_evenly,
@@ -32,6 +31,7 @@ from fcjax.data.partition import (
     select_clients,
     subsample_clients,
 )
+from fcjax.data.source import Source
 from fcjax.data.sources import load, load_extra, stratified_subset
 from fcjax.types import Pool
 
@@ -43,6 +43,7 @@ __all__ = [
     "Pool",
     "Scaling",
     "SizeClasses",
+    "Source",
     "add_evenly",
     "affine_grey",
     "as_rows",
@@ -59,7 +60,6 @@ __all__ = [
     "load",
     "load_extra",
     "natural",
-    "read",
     "select_clients",
     "simsiam_colour",
     "size_classes",

@@ -59,6 +59,9 @@ class Dataset(NamedTuple):
     clients: np.ndarray | None = None
     """[P] the client of each example, from 0, or -1 for no client. None for data
     without a natural partition."""
+    names: np.ndarray | None = None
+    """[P] the name of each example: its file, or its index in the data from 0. None
+    for indices without a gap."""
 
 
 def validate(dataset: Dataset) -> Dataset:
@@ -93,18 +96,6 @@ def validate(dataset: Dataset) -> Dataset:
 # --- Content of a file
 
 
-class Options(NamedTuple):
-    """The options of `files.read` that the readers of file formats use."""
-
-    image_shape: tuple[int, ...] | None
-    labelled: bool
-    resize: int | None
-    client_column: str | None
-    split: str
-    client_folders: bool
-    keep_index: bool
-
-
 class Content(NamedTuple):
     """The content of a file before any conversion."""
 
@@ -116,6 +107,8 @@ class Content(NamedTuple):
     """One line per conversion."""
     clients: np.ndarray | None = None
     """[P] the client of each example, if the file has clients."""
+    names: np.ndarray | None = None
+    """[P] the name of each example, see `Dataset`."""
 
 
 @contextlib.contextmanager
@@ -370,7 +363,7 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
             row = int(np.flatnonzero(names[codes] == "")[0])
             raise ValueError(
                 f"has an empty label in example {row + 1}; give every example a label, "
-                "or use `labelled=False`"
+                "or use `labels=False`"
             )
         try:
             labels = names.astype(np.float64)[codes]
@@ -390,7 +383,7 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
     if (wrong := labels[numbers != labels]).size:
         raise ValueError(
             f"has the label {wrong[0]:g}; accepted are integers and text; use "
-            "`labelled=False` for data without labels"
+            "`labels=False` for data without labels"
         )
     if numbers.size and (numbers == numbers[0]).all():
         notes.append(

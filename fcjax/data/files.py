@@ -4,10 +4,10 @@ Each format has one function, which reads a path into a `Content`. `FORMATS` map
 endings to these functions. `read` turns the content into a `Dataset`.
 """
 
+import dataclasses
 import gzip
 import io
 import math
-import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,12 +21,12 @@ from fcjax.data import dataset, images
 from fcjax.data.dataset import (
     Content,
     Dataset,
-    Options,
     Scaling,
     counted,
     decoding,
     name_errors,
 )
+from fcjax.data.source import Source
 
 HUGGING_FACE = "hf:"
 """The prefix of a path to a folder that `datasets.Dataset.save_to_disk` wrote."""
@@ -40,14 +40,14 @@ _MISSING_PACKAGE = (
 # --- NumPy and MATLAB
 
 
-def read_npz(path: Path, options: Options) -> Content:
+def read_npz(path: Path, source: Source) -> Content:
     """Reads the arrays of an `.npz`: `x` or `images`, `y` or `labels`, and `client`.
 
     Arrays of Python objects are refused, because a pickle may run any program.
 
     Args:
       path: the path of the file.
-      options: the options of `read`; `labelled` is used.
+      source: the settings; `labels` is used.
 
     Returns:
       The values, and the labels and clients if the file has them.
@@ -76,18 +76,18 @@ def read_npz(path: Path, options: Options) -> Content:
         raise ValueError(
             f"has no array x or images; its arrays are {_join_names(names)}"
         )
-    labels = array("y", "labels") if options.labelled else None
+    labels = array("y", "labels") if source.labels else None
     return Content(values, labels, clients=array("client"))
 
 
-def read_mat(path: Path, options: Options) -> Content:
+def read_mat(path: Path, source: Source) -> Content:
     """Reads the arrays `fea` [P, F] and `gnd` of a MATLAB file up to version 7.
 
     Rows of s x s values with s >= 8 are read as images stored column by column.
 
     Args:
       path: the path of the file.
-      options: the options of `read`; `labelled` and `image_shape` are used.
+      source: the settings; `labels` and `image_shape` are used.
 
     Returns:
       The values, and the labels if the file has `gnd`. A note tells if rows were read
@@ -105,12 +105,12 @@ def read_mat(path: Path, options: Options) -> Content:
         names = [name for name in arrays if not name.startswith("__")]
         raise ValueError(f"has no array fea; its arrays are {_join_names(names)}")
     values, labels = np.asarray(arrays["fea"]), None
-    if options.labelled and "gnd" in arrays:
+    if source.labels and "gnd" in arrays:
         labels = np.asarray(arrays["gnd"])
         if labels.shape == (1, len(values)):  # as SciPy writes a vector
             labels = labels[0]
     side = math.isqrt(values.shape[1]) if values.ndim == 2 else 0
-    if options.image_shape is not None or side < 8 or side**2 != values.shape[1]:
+    if source.image_shape or side < 8 or side**2 != values.shape[1]:
         return Content(values, labels)
     note = f"rows read as {side}x{side} images stored column by column"
     values = values.reshape(-1, side, side).transpose(0, 2, 1)
@@ -120,7 +120,7 @@ def read_mat(path: Path, options: Options) -> Content:
 # --- Tables
 
 
-def read_csv(path: Path, options: Options) -> Content:
+def read_csv(path: Path, source: Source) -> Content:
     """Reads a comma-separated table of numbers whose last column is the class.
 
     The first row is a header if it names the client column, or if none of its features
@@ -128,7 +128,7 @@ def read_csv(path: Path, options: Options) -> Content:
 
     Args:
       path: the path of the file, optionally gzipped.
-      options: the options of `read`; `labelled` and `client_column` are used, among
+      source: the settings; `labels` and `client_column` are used, among
         others.
 
     Returns:
@@ -144,25 +144,25 @@ def read_csv(path: Path, options: Options) -> Content:
             text, header=None, dtype=str, na_filter=False, encoding="utf-8-sig"
         )
     first = table.iloc[0].tolist()
-    has_clients = options.client_column is not None
-    num_features = len(first) - has_clients - options.labelled
+    has_clients = source.client_column is not None
+    num_features = len(first) - has_clients - source.labels
     if num_features < 1:
         raise ValueError(
             f"has {counted(len(first), 'column')}; at least one feature and the class "
             "are required, separated by commas"
         )
     if not has_clients and any(map(_is_number, first[:num_features])):
-        return _columns(table, [""] * len(first), options)
-    if options.labelled and first[0].strip().lower() in ("label", "class"):
+        return _columns(table, [""] * len(first), source)
+    if source.labels and first[0].strip().lower() in ("label", "class"):
         raise ValueError(
             f"has {first[0]!r} as its first column; move the classes to the last column"
         )
-    content = _columns(table.iloc[1:], [name.strip() for name in first], options)
+    content = _columns(table.iloc[1:], [name.strip() for name in first], source)
     note = f"first row read as header: {','.join(first)[:60]}"
     return content._replace(notes=[note, *content.notes])
 
 
-def read_parquet(path: Path, options: Options) -> Content:
+def read_parquet(path: Path, source: Source) -> Content:
     """Reads a Parquet file whose last column is the class.
 
     The features are numeric columns, or one column of images as Hugging Face stores
@@ -170,7 +170,7 @@ def read_parquet(path: Path, options: Options) -> Content:
 
     Args:
       path: the path of the file.
-      options: the options of `read`; `labelled` and `client_column` are used, among
+      source: the settings; `labels` and `client_column` are used, among
         others.
 
     Returns:
@@ -185,17 +185,17 @@ def read_parquet(path: Path, options: Options) -> Content:
         raise ValueError(_MISSING_PACKAGE) from error
     with decoding("is damaged or not a .parquet file"):
         table = pd.read_parquet(path, engine="pyarrow", dtype_backend="pyarrow")
-    return _columns(table, list(map(str, table.columns)), options)
+    return _columns(table, list(map(str, table.columns)), source)
 
 
-def read_saved(path: Path, options: Options) -> Content:
+def read_saved(path: Path, source: Source) -> Content:
     """Reads a folder of `datasets.Dataset.save_to_disk`.
 
     The folder has one `Image` column and at most one `ClassLabel` column.
 
     Args:
       path: the path of the folder.
-      options: the options of `read`; `split`, `labelled` and `client_column` are used,
+      source: the settings; `split`, `labels` and `client_column` are used,
         among others.
 
     Returns:
@@ -216,17 +216,17 @@ def read_saved(path: Path, options: Options) -> Content:
         parts = {str(name): part for name, part in saved.items()}
     else:
         parts = {"all": saved}
-    selected = [part for name, part in parts.items() if options.split in ("all", name)]
+    selected = [part for name, part in parts.items() if source.split in ("all", name)]
     if not selected:
         raise ValueError(
-            f"has no split {options.split}; its splits are {_join_names(list(parts))}"
+            f"has no split {source.split}; its splits are {_join_names(list(parts))}"
         )
     whole = datasets.concatenate_datasets(selected)
     kinds = {name: type(kind).__name__ for name, kind in whole.features.items()}
-    client = options.client_column
+    client = source.client_column
     pictures = [name for name, kind in kinds.items() if kind == "Image"]
     classes = [k for k, v in kinds.items() if v == "ClassLabel" and k != client]
-    classes = classes if options.labelled else []
+    classes = classes if source.labels else []
     if len(pictures) != 1 or len(classes) > 1:
         columns = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
         raise ValueError(
@@ -240,7 +240,7 @@ def read_saved(path: Path, options: Options) -> Content:
     return _columns(
         table.to_pandas(types_mapper=pd.ArrowDtype),
         names,
-        options._replace(labelled=bool(classes)),
+        dataclasses.replace(source, labels=bool(classes)),
         follow_paths=True,
     )
 
@@ -248,7 +248,7 @@ def read_saved(path: Path, options: Options) -> Content:
 def _columns(
     table: pd.DataFrame,
     names: Sequence[str],
-    options: Options,
+    source: Source,
     *,
     follow_paths: bool = False,
 ) -> Content:
@@ -257,7 +257,7 @@ def _columns(
     Args:
       table: the examples, one row per example.
       names: the headers; empty strings for a table without headers.
-      options: the options of `read`.
+      source: the settings.
       follow_paths: whether images may be in other files, which the folder of
         `save_to_disk` names. A single file must not open other files.
 
@@ -266,11 +266,11 @@ def _columns(
     """
     columns = list(range(len(names)))
     clients = labels = None
-    if options.client_column is not None:
-        client = _column_index(options.client_column, names)
+    if source.client_column is not None:
+        client = _column_index(source.client_column, names)
         columns.remove(client)
         clients = _cell_values(table.iloc[:, client])
-    if options.labelled and columns:
+    if source.labels and columns:
         labels = _cell_values(table.iloc[:, columns.pop()])
     if not columns:
         raise ValueError(
@@ -282,13 +282,13 @@ def _columns(
             partial(_image, cell, follow_paths) for cell in table.iloc[:, columns[0]]
         ]
         titles = [f"of example {number}" for number in range(1, len(streams) + 1)]
-        values, notes = images.decode_images(titles, streams, options.resize)
+        values, notes = images.decode_images(titles, streams, source.resize)
         return Content(values, labels, notes, clients)
     features = [
         _feature_values(table.iloc[:, i], names[i] or str(i + 1)) for i in columns
     ]
     values, notes = np.stack(features, axis=1), []
-    if not options.keep_index:
+    if not source.keep_index:
         values, notes = dataset.without_index(values, [names[i] for i in columns])
     return Content(values, labels, notes, clients)
 
@@ -361,7 +361,7 @@ _IDX = re.compile(r"(\.gz|\.idx|-ubyte|[.-]idx\d(-\w+)?)$", re.IGNORECASE)
 _TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
-def read_idx(path: Path, options: Options) -> Content:
+def read_idx(path: Path, source: Source) -> Content:
     """Reads an IDX file, optionally gzipped, and the labels in the same folder.
 
     The name of the label file has `labels` in place of `images` and `idx1` in place of
@@ -369,7 +369,7 @@ def read_idx(path: Path, options: Options) -> Content:
 
     Args:
       path: the path of the image file.
-      options: the options of `read`; `labelled` is used.
+      source: the settings; `labels` is used.
 
     Returns:
       The images, and the labels if their file exists. A note tells if the file is
@@ -380,7 +380,7 @@ def read_idx(path: Path, options: Options) -> Content:
     """
     values, stem = _idx(path), path.name.removesuffix(".gz")
     label_name = re.sub(r"idx\d", "idx1", stem.replace("images", "labels"))
-    if not options.labelled or label_name == stem:
+    if not source.labels or label_name == stem:
         return Content(values)
     for file in (path.with_name(label_name), path.with_name(f"{label_name}.gz")):
         if file.exists():
@@ -395,20 +395,20 @@ def read_idx(path: Path, options: Options) -> Content:
     return Content(values, notes=[note])
 
 
-def read_idx_folder(folder: Path, options: Options) -> Content:
+def read_idx_folder(folder: Path, source: Source) -> Content:
     """Reads a folder of four IDX files: first training, then test images.
 
     Args:
       folder: the path of the folder.
-      options: the options of `read`; `split` must be "all".
+      source: the settings; `split` must be "all".
 
     Returns:
-      The images, and the labels if `labelled` is True.
+      The images, and the labels if `labels` is True.
 
     Raises:
       ValueError: a file is missing or damaged, or `split` is not "all".
     """
-    if options.split != "all":
+    if source.split != "all":
         raise ValueError("is a folder of IDX files, so `split` must be all")
     parts = []
     for split in ("train", "t10k"):
@@ -418,15 +418,14 @@ def read_idx_folder(folder: Path, options: Options) -> Content:
                 f"has no {split}-images-idx3-ubyte (or .gz); a folder of IDX files "
                 "must have the training and the test images"
             )
-        parts.append(read_idx(file, options))
+        parts.append(read_idx(file, source))
     values = np.concatenate([part.values for part in parts])
     labels = [part.labels for part in parts if part.labels is not None]
-    if not options.labelled:
+    if not source.labels:
         return Content(values)
     if len(labels) < 2:
         raise ValueError(
-            "has images without labels; give all four IDX files, or use "
-            "`labelled=False`"
+            "has images without labels; give all four IDX files, or use `labels=False`"
         )
     return Content(values, np.concatenate(labels))
 
@@ -483,7 +482,7 @@ def read_unpacked(file: Path) -> bytes:
 
 # --- Any file
 
-Reader = Callable[[Path, Options], Content]
+Reader = Callable[[Path, Source], Content]
 
 FORMATS: dict[str, Reader] = {
     ".npz": read_npz,
@@ -494,86 +493,25 @@ FORMATS: dict[str, Reader] = {
 """The function that reads the files with an ending; IDX files have many endings."""
 
 
-def read(
-    path: str | os.PathLike[str],
-    *,
-    image_shape: tuple[int, ...] | None = None,
-    labelled: bool = True,
-    scaling: Scaling | None = None,
-    resize: int | None = None,
-    client_column: str | None = None,
-    split: str = "all",
-    client_folders: bool = False,
-    keep_index: bool = False,
-) -> Dataset:
-    """Returns the examples of a file or folder, in its order.
-
-    | path | examples | labels |
-    | --- | --- | --- |
-    | `.npz` | array `x` or `images` | array `y` or `labels`, if present |
-    | `.mat` | `fea` [P, F] | `gnd` [P, 1], if present |
-    | `.csv` `.tra` `.tes` `.data` `.txt` | all columns but the last | the last column |
-    | `.parquet` | as for tables, or one column of images | the last column |
-    | `hf:PATH`, saved by Hugging Face `datasets` | the `Image`s | the `ClassLabel` |
-    | IDX, gzipped or not | the file | the file with `labels` for `images` |
-    | folder of the four IDX files | training images, then test images | the same |
-    | folder of images | files in natural order | subfolders, if present |
-
-    The client of an example is given by the array `client` of an `.npz`, by
-    `client_column`, or by the outer folders of CLIENT/CLASS/. The outer folders are
-    clients if two of them have a class of the same name. Folders named train, val, test
-    and similar are splits.
-
-    In a `.mat` file, rows of s x s values with s >= 8 are images stored column by
-    column. The common ORL, COIL and USPS files have this format.
+def read(source: Source, scaling: Scaling | None = None) -> Dataset:
+    """Returns the examples of a file or folder, see `load`.
 
     Args:
-      path: the path of the file or folder.
-      image_shape: (H, W) or (H, W, C) if each row of values is an image, stored row by
-        row; None keeps rows as feature vectors.
-      labelled: whether to read labels. If False, the last column of a table is a
-        feature.
-      scaling: the scaling of the training data of a model; None scales by the minimum
-        and maximum of each column.
-      resize: height and width of all images in pixels, see `images.resize_images`; None
-        keeps the size.
-      client_column: the column of a table that names the clients. It is not a feature.
-      split: the name of one split, or `all`, for a Hugging Face data set or a folder
-        with folders of splits.
-      client_folders: whether the outer folders of images are clients, whatever their
-        names are.
-      keep_index: whether a table column that only numbers the rows is a feature, see
-        `dataset.without_index`.
+      source: the settings; `dataset` is a path.
+      scaling: the scaling of the training data of a model; None computes it.
 
     Returns:
-      The data set: images [P, H, W, C], uint8 in 0..255 or float32 in [0, 1], or
-      feature vectors [P, F] with each column scaled to [0, 1]; labels in int64;
-      clients, if the file has them; and one line per conversion.
+      The data set.
 
     Raises:
       ValueError: one line that says what is wrong and what is accepted.
-
-    Examples:
-      >>> from tempfile import TemporaryDirectory
-      >>> with TemporaryDirectory() as folder:
-      ...     path = Path(folder) / "mine.npz"
-      ...     np.savez(path, x=np.array([[10.0, 0.0], [15.0, 4.0]]), y=np.array([7, 8]))
-      ...     dataset = read(path)
-      >>> print(dataset.examples, dataset.scaling.span)
-      [[0. 0.]
-       [1. 1.]] [5. 4.]
     """
-    images.check_resize(resize)
-    options = Options(
-        *(image_shape, labelled, resize, client_column),
-        *(split, client_folders, keep_index),
-    )
-    name = os.fspath(path)
+    name = source.dataset
     with name_errors(name):
         location = Path(name.removeprefix(HUGGING_FACE))
-        reader = _reader(name, location, options)
+        reader = _reader(name, location, source)
         # The content has no name here, so that its arrays are freed after conversion.
-        return _convert(name, reader(location, options), options, scaling)
+        return _convert(name, reader(location, source), source, scaling)
 
 
 def is_file_name(name: str) -> bool:
@@ -591,19 +529,19 @@ def is_file_name(name: str) -> bool:
     return starts or name.lower().endswith(tuple(FORMATS)) or bool(_IDX.search(name))
 
 
-def _reader(full_name: str, path: Path, options: Options) -> Reader:
-    """Returns the function that reads a path, after a check of the options."""
+def _reader(full_name: str, path: Path, source: Source) -> Reader:
+    """Returns the function that reads a path, after a check of the source."""
     if not path.exists():
         raise ValueError("does not exist; check the path")
     name = path.name.lower()
     if full_name.startswith(HUGGING_FACE):
         return read_saved
-    if options.client_folders and not path.is_dir():
+    if source.client_folders and not path.is_dir():
         raise ValueError("is not a folder; `client_folders` is only for folders")
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError("is an empty file")
     reader = next((FORMATS[end] for end in FORMATS if name.endswith(end)), None)
-    if options.client_column is not None and reader not in (read_csv, read_parquet):
+    if source.client_column is not None and reader not in (read_csv, read_parquet):
         raise ValueError(
             "has no columns; `client_column` is only for .csv, .parquet and hf:PATH"
         )
@@ -622,18 +560,18 @@ def _reader(full_name: str, path: Path, options: Options) -> Reader:
 
 
 def _convert(
-    name: str, content: Content, options: Options, scaling: Scaling | None
+    name: str, content: Content, source: Source, scaling: Scaling | None
 ) -> Dataset:
     """Turns the content of a file into a data set."""
-    values, labels, notes, clients = content
-    examples = dataset.images_or_vectors(values, options.image_shape)
+    values, labels, notes, clients, names = content
+    examples = dataset.images_or_vectors(values, source.image_shape or None)
     del values, content
     if examples.ndim == 4:
         examples, more = dataset.pixels(examples)
-        if options.resize is not None:
-            examples = images.resize_images(examples, options.resize)
-            more.append(f"images resized to {options.resize}x{options.resize}")
-    elif options.resize is not None:
+        if source.resize is not None:
+            examples = images.resize_images(examples, source.resize)
+            more.append(f"images resized to {source.resize}x{source.resize}")
+    elif source.resize is not None:
         raise ValueError(
             "has feature vectors, but `resize` is only for images; give `image_shape` "
             "if the rows are images"
@@ -646,4 +584,6 @@ def _convert(
     if clients is not None:
         clients = dataset.client_numbers(clients)
     notes = (*notes, *more, *dataset.duplicates(examples))
-    return dataset.validate(Dataset(name, examples, labels, notes, scaling, clients))
+    return dataset.validate(
+        Dataset(name, examples, labels, notes, scaling, clients, names)
+    )

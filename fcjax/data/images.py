@@ -15,22 +15,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from fcjax.data.dataset import Content, Options, counted, decoding
+from fcjax.data.dataset import Content, counted, decoding
+from fcjax.data.source import Source
 
 # --- Resizing
-
-
-def check_resize(size: int | None) -> None:
-    """Checks the side length for `resize`.
-
-    Args:
-      size: the side length in pixels; None for no change of the size.
-
-    Raises:
-      ValueError: the side length is below 1.
-    """
-    if size is not None and size < 1:
-        raise ValueError(f"resize must be at least 1, got {size}")
 
 
 def resize_images(images: np.ndarray, size: int) -> np.ndarray:
@@ -103,14 +91,14 @@ class Tree(NamedTuple):
     """One line per decision about the folders."""
 
 
-def read_images(folder: Path, options: Options) -> Content:
+def read_images(folder: Path, source: Source) -> Content:
     """Reads all images of a folder in natural order (2 before 10), class by class.
 
     Args:
       folder: a folder of images, of CLASS/ folders, or of CLIENT/CLASS/ folders; or a
         folder of train/, test/ and similar folders with one of these structures, see
         `SPLITS`.
-      options: the options of `files.read`.
+      source: the settings.
 
     Returns:
       Images [P, H, W, C] with C = 1 if all of them are grey, else 3: uint8, or float32
@@ -123,9 +111,7 @@ def read_images(folder: Path, options: Options) -> Content:
         others have none, or an image is damaged, too large or, without `resize`, of
         another size.
     """
-    tree = image_files(
-        folder, split=options.split, client_folders=options.client_folders
-    )
+    tree = image_files(folder, split=source.split, client_folders=source.client_folders)
     if not tree.files:
         raise ValueError(
             "has no images; accepted are png, jpg, bmp, gif, tif, webp, ppm and pgm "
@@ -134,13 +120,13 @@ def read_images(folder: Path, options: Options) -> Content:
         )
     names = [str(file.relative_to(folder)) for file in tree.files]
     streams = [partial(file.open, "rb") for file in tree.files]
-    images, conversions = decode_images(names, streams, options.resize)
+    images, conversions = decode_images(names, streams, source.resize)
     inner = np.array([file.parent.name for file in tree.files])
     outer = np.array([file.parent.parent.name for file in tree.files])
     clients = (outer if tree.depth == 2 else inner) if tree.has_clients else None
     has_classes = tree.depth == 2 or (tree.depth == 1 and not tree.has_clients)
-    labels = inner if options.labelled and has_classes else None
-    return Content(images, labels, tree.notes + conversions, clients)
+    labels = inner if source.labels and has_classes else None
+    return Content(images, labels, tree.notes + conversions, clients, np.array(names))
 
 
 def image_files(

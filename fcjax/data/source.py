@@ -4,20 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
-
-from fcjax.data.dataset import Dataset
-from fcjax.data.sources import load, load_extra, stratified_subset
 from fcjax.settings import shown
 
 ARRAY = "array"
 """The name of a data set that is given as an array."""
-SOURCE = (
-    *("dataset", "image_shape", "resize", "labels", "split", "limit"),
-    *("extra_split", "client_column", "client_folders", "keep_index"),
-)
-"""The names of all settings that decide which examples a run has; `data_dir` does
-not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +43,8 @@ class Source:
         object.__setattr__(self, "image_shape", tuple(self.image_shape))
         if self.data_dir is not None:
             object.__setattr__(self, "data_dir", Path(self.data_dir))
+        if self.resize is not None and self.resize < 1:
+            raise ValueError(f"resize must be at least 1, got {self.resize}")
         if self.limit is not None and self.limit < 2:
             raise ValueError(
                 f"`limit` must be at least 2 and at most the number of examples, got "
@@ -60,50 +52,12 @@ class Source:
             )
 
 
-Loaded = tuple[Dataset, np.ndarray]
-"""A data set that is scored, and extra examples [E, ...] that are only trained on."""
-
-
-def load_source(source: Source) -> Loaded:
-    """Loads the data set and the extra examples that are only trained on.
-
-    Args:
-      source: the settings of the data set.
-
-    Returns:
-      The data set, and the examples of `extra_split` (none without `extra_split`).
-
-    Raises:
-      ValueError: the data cannot be read, or the extra examples have another shape.
-    """
-    dataset = load(
-        source.dataset,
-        data_dir=source.data_dir,
-        split=source.split,
-        image_shape=source.image_shape or None,
-        labelled=source.labels,
-        resize=source.resize,
-        client_column=source.client_column,
-        client_folders=source.client_folders,
-        keep_index=source.keep_index,
-    )
-    if source.limit is not None:
-        dataset = stratified_subset(dataset, source.limit)
-    if source.extra_split is None:
-        return dataset, dataset.examples[:0]
-    extra = load_extra(
-        source.dataset,
-        source.extra_split,
-        data_dir=source.data_dir,
-        resize=source.resize,
-    )
-    if extra.shape[1:] != dataset.examples.shape[1:]:
-        raise ValueError(
-            f"extra_split {source.extra_split} has images of shape {extra.shape[1:]}, "
-            f"but {source.dataset} has images of shape {dataset.examples.shape[1:]}; "
-            "use `resize` for equal shapes"
-        )
-    return dataset, extra
+LATER = ("client_column", "client_folders", "keep_index")
+"""The settings that later versions added. config.json omits their default values."""
+FOR_FILES = ("image_shape", "client_column", "client_folders")
+"""The settings that named data sets do not have."""
+SOURCE = tuple(x.name for x in dataclasses.fields(Source) if x.name != "data_dir")
+"""The names of all settings that decide which examples a run has."""
 
 
 def short_name(dataset: str) -> str:

@@ -1,19 +1,22 @@
 """Data sets by name or path: digits, TFDS, Hugging Face and files."""
 
 import contextlib
+import dataclasses
 import difflib
 import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fcjax.data.dataset import Dataset, Scaling, decoding, name_errors, validate
-from fcjax.data.files import is_file_name, read
-from fcjax.data.images import check_resize, resize_image, resize_images
+from fcjax.data.files import HUGGING_FACE, is_file_name, read
+from fcjax.data.images import resize_image, resize_images
 from fcjax.data.partition import proportional_counts
+from fcjax.data.source import FOR_FILES, Source
 
 # --- TFDS
 
@@ -58,19 +61,12 @@ def _tfds_names() -> list[str]:
 
 
 @_quiet_absl()
-def read_tfds(
-    name: str,
-    data_dir: str | os.PathLike[str] | None,
-    split: str,
-    resize: int | None,
-) -> Dataset:
+def read_tfds(source: Source, split: str) -> Dataset:
     """Returns the examples of a split of a prepared TFDS data set.
 
     Args:
-      name: the name of the data set, optionally with its configuration and version.
-      data_dir: the folder of prepared data sets; None means the default of TFDS.
+      source: the settings. The name may have a configuration and a version.
       split: the name of any split, or `all` for the training and test sets.
-      resize: height and width of all images in pixels; None keeps the size.
 
     Returns:
       The data set.
@@ -79,6 +75,7 @@ def read_tfds(
       ValueError: the name or the split is unknown, or the data is not prepared,
         damaged, or not one labelled uint8 image per example.
     """
+    name, data_dir = source.dataset, source.data_dir
     with name_errors(name):
         builder = _builder(_COARSE.get(name, name), data_dir)
         label = "coarse_label" if name in _COARSE else "label"
@@ -101,15 +98,15 @@ def read_tfds(
             f"reads; move that folder away and run: {prepare}"
         )
         with decoding(fault):
-            source = builder.as_data_source("+".join(selected))
-        labels = np.empty(len(source), np.int64)
-        images = np.empty((len(source), 0, 0, 0), np.uint8)
-        for number, example in enumerate(_examples(source, fault)):
+            stored = builder.as_data_source("+".join(selected))
+        labels = np.empty(len(stored), np.int64)
+        images = np.empty((len(stored), 0, 0, 0), np.uint8)
+        for number, example in enumerate(_examples(stored, fault)):
             image = example["image"]
-            if resize is not None:
-                image = resize_image(image, resize)
+            if source.resize is not None:
+                image = resize_image(image, source.resize)
             if number == 0:
-                images = np.empty((len(source), *image.shape), np.uint8)
+                images = np.empty((len(stored), *image.shape), np.uint8)
             if image.shape != images.shape[1:]:
                 raise ValueError(
                     f"has images of mixed sizes, {images.shape[1:]} and {image.shape}; "
@@ -119,12 +116,12 @@ def read_tfds(
         return validate(Dataset(name, images, labels))
 
 
-def _examples(source: Any, fault: str) -> Iterator[dict[str, Any]]:
+def _examples(stored: Any, fault: str) -> Iterator[dict[str, Any]]:
     """Yields the examples of a TFDS data source, read in chunks."""
-    for start in range(0, len(source), _CHUNK):
-        numbers = range(start, min(start + _CHUNK, len(source)))
+    for start in range(0, len(stored), _CHUNK):
+        numbers = range(start, min(start + _CHUNK, len(stored)))
         with decoding(fault):
-            examples = source.__getitems__(list(numbers))
+            examples = stored.__getitems__(list(numbers))
         yield from examples
 
 
@@ -187,48 +184,35 @@ def _check_features(features: Mapping[str, Any], label_name: str) -> None:
 
 
 def load(
-    name: str,
+    source: str | os.PathLike[str] | Source,
     *,
-    data_dir: str | os.PathLike[str] | None = None,
-    split: str = "all",
-    image_shape: tuple[int, ...] | None = None,
-    labelled: bool = True,
     scaling: Scaling | None = None,
-    resize: int | None = None,
-    client_column: str | None = None,
-    client_folders: bool = False,
-    keep_index: bool = False,
+    **settings: Any,
 ) -> Dataset:
-    """Returns the data set with a name, in its order.
+    """Returns the examples of a data set, in its order.
 
     Args:
-      name: one of the following.
+      source: a `Source`, or its first field, the name or path of a data set. One of:
 
         - `digits`: 1,797 images of 8x8 from scikit-learn, scaled from 0..16 to 0..255.
         - `cifar20`: CIFAR-100 with its 20 super-classes as labels.
         - The name of a TFDS image classification data set, such as `mnist` or
           `emnist/digits`, that is prepared as array_record.
-        - The path of a file or folder that `files.read` accepts, such as `hf:PATH` for
+        - The path of a file or folder, see `docs/guides/own_data.md`, or `hf:PATH` for
           a data set saved by Hugging Face's `datasets`. If a folder has the name of one
           of the data sets above, write `./mnist`.
-      data_dir: the folder of prepared TFDS data sets; None means the default of TFDS.
-      split: `all` (training set, then test set), `train` or `test`. Files have only
-        `all`, except `hf:PATH` and folders with folders of splits.
-      image_shape: (H, W) or (H, W, C) of the images in the rows of a file.
-      labelled: whether to read labels.
-      scaling: the scaling of the training data of a model, see `files.read`.
-      resize: height and width of all images in pixels; None keeps the size.
-      client_column: the column of a table that names the clients, see `files.read`.
-      client_folders: whether the outer folders of images are clients, see `files.read`.
-      keep_index: whether a table column that only numbers the rows is a feature, see
-        `files.read`.
+      scaling: the scaling of the training data of a model; None computes it from these
+        examples.
+      **settings: fields of `Source`, such as `resize=16` or `client_column="site"`;
+        None keeps the default.
 
     Returns:
-      Images [P, H, W, C] in uint8 and labels [P] in int64. Files may also have float32
-      images, feature vectors [P, F], no labels, or clients.
+      Images [P, H, W, C], uint8 in 0..255 or float32 in [0, 1], or feature vectors
+      [P, F] in float32; labels in int64, if the data has them; clients, if the data
+      names them; and one line per conversion.
 
     Raises:
-      ValueError: one line that names the parameter and says what is accepted. The name
+      ValueError: one line that names the setting and says what is accepted. The name
         or the split is unknown, or the data is not prepared, damaged, or of a wrong
         shape.
 
@@ -237,56 +221,85 @@ def load(
       >>> print(digits.examples.shape, digits.examples.dtype, np.unique(digits.labels))
       (1797, 8, 8, 1) uint8 [0 1 2 3 4 5 6 7 8 9]
     """
-    check_resize(resize)
-    if split not in ("all", "train", "test"):
+    if not isinstance(source, Source):
+        source = Source(os.fspath(source))
+    if (split := settings.get("split", "all")) not in ("all", "train", "test"):
         raise ValueError(f"split must be all, train or test, got {split!r}")
+    if settings.get("data_dir") is not None:
+        settings["data_dir"] = Path(settings["data_dir"])
+    given = {name: value for name, value in settings.items() if value is not None}
+    source = dataclasses.replace(source, **given)
+    name, split, resize = source.dataset, source.split, source.resize
     if _is_path(name):
-        if split != "all" and not (name.startswith("hf:") or os.path.isdir(name)):
+        has_splits = name.startswith(HUGGING_FACE) or os.path.isdir(name)
+        if split != "all" and not has_splits:
             raise ValueError(f"split must be all for files, got {split!r}")
-        return read(
-            name,
-            image_shape=image_shape,
-            labelled=labelled,
-            scaling=scaling,
-            resize=resize,
-            client_column=client_column,
-            split=split,
-            client_folders=client_folders,
-            keep_index=keep_index,
-        )
-    for parameter, value in (
-        ("image_shape", image_shape),
-        ("client_column", client_column),
-        ("client_folders", client_folders or None),
-    ):
-        if value is not None:
-            raise ValueError(
-                f"{parameter} is only for files, but the data set is {name}; omit "
-                f"`{parameter}`"
-            )
-    is_digits = name == "digits"
-    dataset = _digits(split) if is_digits else read_tfds(name, data_dir, split, resize)
-    if resize is not None:
-        images = resize_images(dataset.examples, resize)
-        notes = (f"images resized to {resize}x{resize}",)
-        dataset = dataset._replace(examples=images, notes=notes)
-    return dataset if labelled else dataset._replace(labels=None)
+        dataset = read(source, scaling)
+    else:
+        check_only_for_files(source)
+        dataset = _digits(split) if name == "digits" else read_tfds(source, split)
+        if resize is not None:
+            images = resize_images(dataset.examples, resize)
+            notes = (f"images resized to {resize}x{resize}",)
+            dataset = dataset._replace(examples=images, notes=notes)
+        if not source.labels:
+            dataset = dataset._replace(labels=None)
+    if source.limit is None:
+        return dataset
+    return stratified_subset(dataset, source.limit)
 
 
-def load_extra(
-    name: str,
-    split: str,
-    *,
-    data_dir: str | os.PathLike[str] | None = None,
-    resize: int | None = None,
-) -> np.ndarray:
-    """Returns the examples of any split of a TFDS data set, without labels.
+def check_only_for_files(source: Source) -> None:
+    """Checks that the settings of a named data set have no setting of files.
 
     Args:
-      name: the name of a TFDS data set.
-      split: the name of any of its splits.
-      data_dir: the folder of prepared TFDS data sets; None means the default of TFDS.
-      resize: height and width of all images in pixels; None keeps the size.
+      source: the settings.
+
+    Raises:
+      ValueError: a setting that is only for files is set.
+    """
+    for name in FOR_FILES:
+        if getattr(source, name) != getattr(Source(), name):
+            raise ValueError(
+                f"{name} is only for files, but the data set is {source.dataset}; omit "
+                f"`{name}`"
+            )
+
+
+Loaded = tuple[Dataset, np.ndarray]
+"""A data set that is scored, and extra examples [E, ...] that are only trained on."""
+
+
+def load_source(source: Source) -> Loaded:
+    """Loads the data set and the extra examples that are only trained on.
+
+    Args:
+      source: the settings of the data set.
+
+    Returns:
+      The data set, and the examples of `extra_split` (none without `extra_split`).
+
+    Raises:
+      ValueError: the data cannot be read, or the extra examples have another shape.
+    """
+    dataset = load(source)
+    if source.extra_split is None:
+        return dataset, dataset.examples[:0]
+    extra = load_extra(source)
+    if extra.shape[1:] != dataset.examples.shape[1:]:
+        raise ValueError(
+            f"extra_split {source.extra_split} has images of shape {extra.shape[1:]}, "
+            f"but {source.dataset} has images of shape {dataset.examples.shape[1:]}; "
+            "use `resize` for equal shapes"
+        )
+    return dataset, extra
+
+
+def load_extra(source: Source) -> np.ndarray:
+    """Returns the examples of the further split of a TFDS data set, without labels.
+
+    Args:
+      source: the settings; `extra_split` is the name of any split.
 
     Returns:
       Images [P, H, W, C] in uint8.
@@ -296,18 +309,16 @@ def load_extra(
         damaged, or of a wrong shape.
 
     Examples:
-      >>> images = load_extra("stl10", "unlabelled")  # doctest: +SKIP
-      >>> load_extra("digits", "test")
+      >>> load_extra(Source("digits", extra_split="test"))
       Traceback (most recent call last):
       ...
       ValueError: extra_split is for TFDS data sets, but the data set is digits
     """
-    check_resize(resize)
-    if name == "digits" or _is_path(name):
+    if source.dataset == "digits" or _is_path(source.dataset):
         raise ValueError(
-            f"extra_split is for TFDS data sets, but the data set is {name}"
+            f"extra_split is for TFDS data sets, but the data set is {source.dataset}"
         )
-    return read_tfds(name, data_dir, split, resize).examples
+    return read_tfds(source, source.extra_split or "all").examples
 
 
 def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> Dataset:
@@ -323,7 +334,7 @@ def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> 
       seed: the seed of the draw, which determines the subset.
 
     Returns:
-      The data set with these examples, labels and clients.
+      The data set with these examples, labels, clients and names.
 
     Raises:
       ValueError: num_examples is not in 1..P.
@@ -340,6 +351,8 @@ def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> 
             f"num_examples must lie in 1..{total}, the size of {dataset.name}, "
             f"got {num_examples}"
         )
+    if num_examples == total:
+        return dataset
     labels = np.zeros(total, int) if dataset.labels is None else dataset.labels
     classes, counts = np.unique(labels, return_counts=True)
     rng = np.random.default_rng(seed)
@@ -352,8 +365,11 @@ def stratified_subset(dataset: Dataset, num_examples: int, *, seed: int = 0) -> 
     indices = np.sort(np.concatenate(samples))
     optional = (dataset.labels, dataset.clients)
     labels, clients = (None if x is None else x[indices] for x in optional)
+    names = indices.astype(str) if dataset.names is None else dataset.names[indices]
     examples = dataset.examples[indices]
-    return dataset._replace(examples=examples, labels=labels, clients=clients)
+    return dataset._replace(
+        examples=examples, labels=labels, clients=clients, names=names
+    )
 
 
 def _is_path(name: str) -> bool:

@@ -19,7 +19,8 @@ from jaxtyping import Bool, Float, Int
 from fcjax import metrics
 from fcjax.cluster import kmeans
 from fcjax.data import Dataset
-from fcjax.data.source import Source, load_source
+from fcjax.data.source import Source
+from fcjax.data.sources import load_source
 from fcjax.metrics import probes
 from fcjax.results import tables
 

@@ -13,7 +13,6 @@ tensorboard/, wandb/   logs, with --log
 .lock             lock of the command that writes into the folder
 """
 
-import dataclasses
 import io
 import json
 import os
@@ -32,9 +31,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Int, Integer
 
-from fcjax.data import Dataset, Scaling, stratified_subset
-from fcjax.data.images import image_files
-from fcjax.data.source import ARRAY, SOURCE, Source, load_source
+from fcjax.data import Dataset, Scaling, Source, load
+from fcjax.data.source import ARRAY, SOURCE
 from fcjax.engine import Position
 from fcjax.results import exported
 from fcjax.results.environment import digest, environment
@@ -474,7 +472,7 @@ class Folder:
     # --- Data of the runs
 
     def source(self) -> Source:
-        """Returns the source of the data set of the runs, for `load_source`.
+        """Returns the source of the data set of the runs, for `load`.
 
         Without `data_dir`, the source has the directory of the last start, if this
         directory still exists.
@@ -510,20 +508,11 @@ class Folder:
             ValueError: the data set cannot be read, or it was an array in memory.
         """
         source, dataset = self.source(), self.dataset
-        limit = None if source.dataset == ARRAY else source.limit
         if dataset is None and source.dataset == ARRAY:
             raise ValueError("the folder does not hold the array: pass it to transform")
-        if dataset is None or limit is not None:
-            whole = dataclasses.replace(source, limit=None, extra_split=None)
-            dataset, _ = load_source(whole)
-        options = {"split": source.split, "client_folders": source.client_folders}
-        names = example_names(source.dataset, len(dataset.examples), **options)
-        if limit is not None:
-            indices = dataset._replace(examples=np.arange(len(names)))
-            subset = stratified_subset(indices, limit)
-            names = [names[i] for i in subset.examples]
-            dataset = subset._replace(examples=dataset.examples[subset.examples])
-        return Examples(dataset, names)
+        if dataset is None:
+            dataset = load(source)
+        return Examples(dataset, example_names(dataset))
 
     # --- Arrays of the runs: clusters, models, communities
 
@@ -874,27 +863,17 @@ def read(directory: str | Path, *, data_dir: Path | None = None) -> Folder:
     return folder
 
 
-def example_names(
-    dataset: str, count: int, *, split: str = "all", client_folders: bool = False
-) -> list[str]:
+def example_names(dataset: Dataset) -> list[str]:
     """Returns the name of each example: its file in a folder of images, or its index.
 
     Args:
-        dataset: path or name of the data set.
-        count: number of examples. If the folder has another number of files, the names
-            are indices.
-        split: split of the data set.
-        client_folders: whether each client has a folder.
+        dataset: the data set of P examples.
 
     Returns:
-        `count` names.
+        P names.
     """
-    folder = Path(dataset)
-    if folder.is_dir():
-        files = image_files(folder, split=split, client_folders=client_folders).files
-        if len(files) == count:
-            return [str(file.relative_to(folder)) for file in files]
-    return [str(i) for i in range(count)]
+    names = range(len(dataset.examples)) if dataset.names is None else dataset.names
+    return list(map(str, names))
 
 
 def parse_where(where: Sequence[str]) -> dict[str, str]:

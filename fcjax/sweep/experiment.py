@@ -14,7 +14,8 @@ import numpy as np
 
 from fcjax import data
 from fcjax.data.federation import check_state, place, runs_that_fit
-from fcjax.data.source import SOURCE, Loaded, Source, load_source, short_name
+from fcjax.data.source import LATER, SOURCE, Source, short_name
+from fcjax.data.sources import Loaded, load_source
 from fcjax.methods.base import Method, MethodSpec
 from fcjax.parallel.mesh import all_devices, platform, replicate, shard_pool
 from fcjax.results import store
@@ -319,9 +320,9 @@ def configuration(task: Task, method: MethodSpec, point: Point) -> dict[str, Any
         "precision": task.options.precision,
         "failures": task.split.failures,
     }
-    # Folders of earlier versions do not have these keys.
-    for name in ("client_column", "client_folders", "keep_index"):
-        if not config[name]:
+    # Folders of earlier versions do not have the keys of later settings.
+    for name in LATER:
+        if config[name] == getattr(Source(), name):
             del config[name]
     if method.reported:
         config |= {"start_stage": method.start, "reported": method.reported}

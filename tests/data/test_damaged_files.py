@@ -8,7 +8,6 @@ import pytest
 import scipy.io
 
 from fcjax.data import load
-from fcjax.data.files import read
 from tests.data.test_files import (
     IMAGES,
     LABELS,
@@ -167,7 +166,7 @@ def test_bytes_that_change_on_the_way_never_raise_anything_else(write, tmp_path)
         damaged[rng.integers(len(content))] ^= 1 << rng.integers(8)
         path.write_bytes(bytes(damaged))
         try:
-            read(path)
+            load(path)
         except ValueError as error:
             assert str(error).startswith(f"dataset {path} ")  # noqa: PT017
             assert "\n" not in str(error)  # noqa: PT017
@@ -182,10 +181,10 @@ def test_a_refusal_of_the_system(write, tmp_path, monkeypatch):
     path = write(tmp_path)
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(ValueError, match=rf"^dataset {path} .*Permission denied"):
-        read(path)
+        load(path)
 
 
 def test_a_link_that_leads_nowhere_is_no_damaged_image(tmp_path):
     (tmp_path / "a.png").symlink_to("gone")
     with pytest.raises(ValueError, match=r"dataset .* cannot be read \(.*No such"):
-        read(tmp_path)
+        load(tmp_path)

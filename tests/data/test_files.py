@@ -10,7 +10,6 @@ import scipy.io
 from PIL import Image
 
 from fcjax.data import load
-from fcjax.data.files import read
 
 # Four images of 2x3 in order of class, with both ends of the range among the pixels.
 PIXELS = [0, 1, 2, 3, 4, 255, 10, 20, 30, 40, 50, 60]
@@ -80,7 +79,7 @@ def write_mat(folder):
 )
 def test_the_same_images_in_every_format(write, image_shape, tmp_path):
     path = write(tmp_path)
-    got = read(path, image_shape=image_shape)
+    got = load(path, image_shape=image_shape)
     assert got.examples.dtype == np.uint8
     np.testing.assert_array_equal(got.examples, IMAGES[..., None])
     assert got.labels.dtype == np.int64
@@ -88,7 +87,7 @@ def test_the_same_images_in_every_format(write, image_shape, tmp_path):
     floats = write in (write_csv, write_mat)
     assert got.notes == ("float64 values 0 to 255 converted to uint8",) * floats
     if write is not write_csv:
-        plain = read(path, image_shape=image_shape, labelled=False)
+        plain = load(path, image_shape=image_shape, labels=False)
         np.testing.assert_array_equal(plain.examples, got.examples)
         assert plain.labels is None
 
@@ -97,15 +96,15 @@ def test_square_rows_of_a_mat_go_down_the_columns(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8), np.uint8)
     columns = np.stack([image.ravel(order="F") for image in images])
     scipy.io.savemat(tmp_path / "faces.mat", {"fea": columns, "gnd": np.arange(5) % 2})
-    got = read(tmp_path / "faces.mat")
+    got = load(tmp_path / "faces.mat")
     np.testing.assert_array_equal(got.examples, images[..., None])
     np.testing.assert_array_equal(got.labels, [0, 1, 0, 1, 0])
     assert got.notes == ("rows read as 8x8 images stored column by column",)
-    rows = read(tmp_path / "faces.mat", image_shape=(8, 8))
+    rows = load(tmp_path / "faces.mat", image_shape=(8, 8))
     np.testing.assert_array_equal(rows.examples[..., 0], images.transpose(0, 2, 1))
     # Squares below 8x8 are vectors.
     scipy.io.savemat(tmp_path / "x.mat", {"fea": np.arange(98).reshape(2, 49)})
-    assert read(tmp_path / "x.mat").examples.shape == (2, 49)
+    assert load(tmp_path / "x.mat").examples.shape == (2, 49)
 
 
 def test_a_mat_of_doubles_0_and_1_stays_in_0_to_1(tmp_path):
@@ -120,7 +119,7 @@ def test_a_mat_of_doubles_0_and_1_stays_in_0_to_1(tmp_path):
     packed = bytearray(content[:start] + struct.pack("<II", 2, 192) + stored)
     struct.pack_into("<I", packed, 128 + 4, len(packed) - 128 - 8)
     (tmp_path / "x.mat").write_bytes(bytes(packed))
-    got = read(tmp_path / "x.mat").examples
+    got = load(tmp_path / "x.mat").examples
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got[..., 0], images.transpose(0, 2, 1))
 
@@ -128,7 +127,7 @@ def test_a_mat_of_doubles_0_and_1_stays_in_0_to_1(tmp_path):
 def test_columns_are_scaled(tmp_path):
     text = " 0,-4, 5, 8\n 5, 4, 5, 8\n10, 0, 5,11\n"
     (tmp_path / "pendigits.tra").write_text(text)
-    got = read(tmp_path / "pendigits.tra")
+    got = load(tmp_path / "pendigits.tra")
     assert got.examples.dtype == np.float32
     np.testing.assert_array_equal(got.examples, [[0, 0, 0], [0.5, 1, 0], [1, 0.5, 0]])
     np.testing.assert_array_equal(got.labels, [8, 8, 11])
@@ -138,7 +137,7 @@ def test_columns_are_scaled(tmp_path):
 def test_a_header_names_and_quotes_in_a_csv(tmp_path):
     text = '\ufeffwidth,height,kind\r\n1,"2",dogs\r\n\r\n3,6,"cats, wild"\r\n2,4,dogs'
     (tmp_path / "x.csv").write_bytes(text.encode())
-    got = read(tmp_path / "x.csv")
+    got = load(tmp_path / "x.csv")
     np.testing.assert_array_equal(got.examples, [[0, 0], [1, 1], [0.5, 0.5]])
     np.testing.assert_array_equal(got.labels, [1, 0, 1])
     header = "first row read as header: width,height,kind"
@@ -184,7 +183,7 @@ LETTERS = "a, 1 = b, 2 = c, 3 = d, 4 = e, 5 = f, 6 = g, 7 = h, 8 = i, 9 = j"
 )
 def test_conversions_of_values(x, y, examples, note, tmp_path):
     np.savez(tmp_path / "x.npz", x=x, **({} if y is None else {"y": y}))
-    got = read(tmp_path / "x.npz")
+    got = load(tmp_path / "x.npz")
     examples = np.asarray(examples, np.float32)
     assert got.examples.dtype == (np.uint8 if examples.max() > 1 else np.float32)
     np.testing.assert_array_equal(got.examples[..., 0], examples)
@@ -196,7 +195,7 @@ def test_colour_arrays_and_rows(tmp_path):
     np.savez(tmp_path / "images.npz", x=images)
     np.savez(tmp_path / "rows.npz", x=images.reshape(3, 24))
     for name, shape in (("images", None), ("rows", (2, 4, 3))):
-        got = read(tmp_path / f"{name}.npz", image_shape=shape)
+        got = load(tmp_path / f"{name}.npz", image_shape=shape)
         np.testing.assert_array_equal(got.examples, images)
 
 
@@ -204,7 +203,7 @@ def test_colour_arrays_and_rows(tmp_path):
 def test_idx_types_and_vectors(dtype, tmp_path):
     vectors = np.array([[0, 100], [100, 50], [25, 60]], dtype)
     (tmp_path / "some.idx2").write_bytes(idx(vectors))
-    got = read(tmp_path / "some.idx2")
+    got = load(tmp_path / "some.idx2")
     expected = np.array([[0, 1], [1, 0], [0.25, 0.2]], np.float32)
     np.testing.assert_array_equal(got.examples, expected)
     assert got.notes == (
@@ -228,7 +227,7 @@ def test_natural_order_and_classes_by_name(tmp_path):
     for name in (".cache/hidden.png", "loose.png"):
         save(tmp_path, name)
     (tmp_path / "dogs" / "Thumbs.db").write_bytes(b"no image")
-    got = read(tmp_path)
+    got = load(tmp_path)
     assert got.examples.shape == (7, 2, 3, 3)  # webp knows no grey
     np.testing.assert_array_equal(got.examples[:, 1, 2, 0], [3, 20, 100, 2, 8, 9, 10])
     np.testing.assert_array_equal(got.labels, [0, 0, 0, 1, 1, 1, 1])
@@ -248,7 +247,7 @@ def test_colours_palettes_and_transparency_become_rgb(tmp_path):
     palette.save(tmp_path / "3.gif")
     palette.save(tmp_path / "4.png", transparency=b"\0\x80")
     save(tmp_path, "5.png", "1", value=1)
-    got = read(tmp_path)
+    got = load(tmp_path)
     expected = [[5] * 3, [60] * 3, [11, 22, 33], [11, 22, 33], [255] * 3]
     np.testing.assert_array_equal(got.examples[:, 1, 1], expected)
     converted = "4 images of mode 1, P, RGBA converted to RGB"
@@ -260,7 +259,7 @@ def test_a_flat_folder_of_bitmaps_and_films_is_grey_and_has_no_labels(tmp_path):
     save(tmp_path, "9.png", value=7)
     later = [Image.new("L", (3, 2), 99)]
     save(tmp_path, "2.tif", value=40, save_all=True, append_images=later)
-    got = read(tmp_path)
+    got = load(tmp_path)
     assert got.examples.shape == (3, 2, 3, 1)
     np.testing.assert_array_equal(got.examples[:, 0, 0], [[40], [7], [255]])
     assert got.labels is None
@@ -275,7 +274,7 @@ def test_paths_are_folders_and_names_win_over_them(tmp_path, monkeypatch):
         write_pngs(Path(name))
     for given in ("photos", "some/photos", "./mnist", "mnist/"):
         np.testing.assert_array_equal(load(given).examples, IMAGES[..., None])
-    plain = load("digits", labelled=False)
+    plain = load("digits", labels=False)
     assert (plain.examples.shape, plain.labels) == ((1797, 8, 8, 1), None)
     for name in ("mnist", "emnist/digits"):
         with pytest.raises(ValueError, match=f"{name} is not prepared in"):
@@ -306,7 +305,7 @@ IRIS = ["Id,length,class", *(f"{i},{i % 4 + 0.5},{i % 2}" for i in range(1, 13))
 def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, lines, name):
     path = tmp_path / "iris.csv"
     path.write_text("\n".join(lines))
-    found = read(path)
+    found = load(path)
     values = [float(line.split(",")[1]) for line in lines if line[0].isdigit()]
     low, high = min(values), max(values)
     np.testing.assert_allclose(
@@ -314,20 +313,20 @@ def test_a_column_that_numbers_the_rows_is_no_feature(tmp_path, lines, name):
     )
     told = f"column {name} ignored, because it numbers the rows; `keep_index`"
     assert any(note.startswith(told) for note in found.notes)
-    assert read(path, keep_index=True).examples.shape == (len(values), 2)
+    assert load(path, keep_index=True).examples.shape == (len(values), 2)
 
 
 def test_a_table_of_numbers_in_order_alone_stays(tmp_path):
     path = tmp_path / "one.csv"
     path.write_text("\n".join(f"{i},{i % 2}" for i in range(12)))
-    assert read(path).examples.shape == (12, 1)
+    assert load(path).examples.shape == (12, 1)
 
 
 def test_images_of_16_bits_are_scaled_to_their_own_range(tmp_path):
     values = np.array([[100, 1100], [600, 2100]], np.uint16)
     for number in range(2):
         Image.fromarray(values + 1000 * number).save(tmp_path / f"{number}.png")
-    found = read(tmp_path)
+    found = load(tmp_path)
     assert found.examples.dtype == np.float32
     expected = (values - 100.0) / 3000  # 100 to 3,100 over both images
     np.testing.assert_allclose(found.examples[0, ..., 0], expected, atol=1e-6)
@@ -339,4 +338,4 @@ def test_an_image_of_too_many_pixels_is_named_with_the_limit(tmp_path, monkeypat
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
     told = "damaged image large.png .*64 pixels.*limit of 40 pixels"
     with pytest.raises(ValueError, match=told):
-        read(tmp_path)
+        load(tmp_path)

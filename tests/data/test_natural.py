@@ -11,7 +11,7 @@ from PIL import Image
 
 from fcjax import data
 from fcjax.data.dataset import client_numbers
-from fcjax.data.files import read
+from fcjax.data.sources import load
 from fcjax.ragged import GROUPS, clients_by_class
 from fcjax.results.store import example_names
 
@@ -96,7 +96,7 @@ def write_pictures(folder):
 )
 def test_every_format_says_whose_an_example_is(tmp_path, write):
     path, options = write(tmp_path)
-    found = read(path, **options)
+    found = load(path, **options)
     np.testing.assert_array_equal(found.examples[..., 0], IMAGES)
     np.testing.assert_array_equal(found.labels, LABELS)
     assert found.clients.tolist() == CLIENTS
@@ -105,10 +105,10 @@ def test_every_format_says_whose_an_example_is(tmp_path, write):
 def test_without_a_column_of_clients_it_is_one_as_others(tmp_path):
     made = table(digit=LABELS).assign(writer=[4, 2, 2, 4])
     made.to_csv(tmp_path / "some.csv", index=False)
-    found = read(tmp_path / "some.csv")
+    found = load(tmp_path / "some.csv")
     assert found.examples.shape == (4, 7)
     assert found.clients is None
-    own = read(tmp_path / "some.csv", client_column="writer", labelled=False)
+    own = load(tmp_path / "some.csv", client_column="writer", labels=False)
     assert own.examples.shape == (4, 7)
     assert own.clients.tolist() == [1, 0, 0, 1]
 
@@ -119,7 +119,7 @@ def test_folders_of_clients_have_folders_of_classes(tmp_path):
         for name in ("2.png", "10.png")[: 1 + place.startswith("w10")]:
             Image.fromarray(IMAGES[0]).save(tmp_path / place / name)
     (tmp_path / "w2" / "notes.txt").write_text("no image")
-    found = read(tmp_path)
+    found = load(tmp_path)
     # In natural order: w2 with cat and dog, then w10's two cats.
     assert found.labels.tolist() == [0, 1, 0, 0]
     # Names are sorted as text, as those of classes are.
@@ -127,7 +127,7 @@ def test_folders_of_clients_have_folders_of_classes(tmp_path):
     assert (
         "1 file skipped: not an image, or in a folder that is not read" in found.notes
     )
-    assert read(tmp_path, labelled=False).clients.tolist() == [1, 1, 0, 0]
+    assert load(tmp_path, labels=False).clients.tolist() == [1, 1, 0, 0]
 
 
 def pictures(folder, *places):
@@ -140,35 +140,35 @@ def pictures(folder, *places):
 def test_folders_of_splits_are_no_clients(tmp_path):
     places = ("Test/cat/1.png", "Test/cat/2.png", "train/cat/1.png", "train/dog/1.png")
     pictures(tmp_path, *places, "val/dog/1.png")
-    found = read(tmp_path)
+    found = load(tmp_path)
     assert found.clients is None
     assert found.examples[:, 0, 0, 0].tolist() == [2, 3, 4, 0, 1]  # train, val, test
     assert found.labels.tolist() == [0, 1, 1, 0, 0]
     assert "folders train, val, Test read as splits, all used" in found.notes
     assert data.load(str(tmp_path), split="test").labels.tolist() == [0, 0]
     assert data.load(str(tmp_path), split="train").labels.tolist() == [0, 1]
-    names = example_names(str(tmp_path), 2, split="train")
+    names = example_names(load(tmp_path, split="train"))
     assert names == ["train/cat/1.png", "train/dog/1.png"]
-    forced = read(tmp_path, client_folders=True)
+    forced = load(tmp_path, client_folders=True)
     assert forced.clients.tolist() == [0, 0, 1, 1, 2]  # Test, train, val
 
 
 def test_outer_folders_are_clients_where_they_share_a_class(tmp_path):
     pictures(tmp_path / "sites", "a/cat/1.png", "b/cat/1.png", "b/dog/1.png")
-    found = read(tmp_path / "sites")
+    found = load(tmp_path / "sites")
     assert found.clients.tolist() == [0, 1, 1]
     assert "clients are the 2 folders a, b" in found.notes
     pictures(tmp_path / "kinds", "animals/cat/1.png", "cars/bus/1.png")
-    found = read(tmp_path / "kinds")
+    found = load(tmp_path / "kinds")
     assert found.clients is None
     assert found.labels.tolist() == [1, 0]  # bus, cat
     assert any(
         "are not clients, because they have no class in common" in x
         for x in found.notes
     )
-    assert read(tmp_path / "kinds", client_folders=True).clients.tolist() == [0, 1]
+    assert load(tmp_path / "kinds", client_folders=True).clients.tolist() == [0, 1]
     pictures(tmp_path / "own", "a/1.png", "b/1.png", "b/2.png")
-    found = read(tmp_path / "own", client_folders=True)
+    found = load(tmp_path / "own", client_folders=True)
     assert found.clients.tolist() == [0, 1, 1]
 
 
@@ -273,7 +273,7 @@ OTHER = "has no column 'writer' (`client_column`); its columns are a, b, 4"
 )
 def test_what_is_not_understood_is_refused_in_a_line(tmp_path, write, column, message):
     with pytest.raises(ValueError, match=r"^dataset .*") as told:
-        read(write(tmp_path), client_column=column)
+        load(write(tmp_path), client_column=column)
     assert message in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -285,7 +285,7 @@ def test_who_lacks_the_extra_is_told_its_name(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name.removeprefix("hf:")).write_text("x")
     with pytest.raises(ValueError, match="pip install datasets pyarrow"):
-        read(name)
+        load(name)
 
 
 def test_a_part_of_the_examples_keeps_their_clients():

@@ -152,10 +152,10 @@ DATA_SETS = [
     (lambda: subset(0), "num_examples must lie in 1..30, the size of x, got 0"),
     (lambda: subset(31), "num_examples must lie in 1..30, the size of x, got 31"),
     (lambda: load("digits", resize=0), "resize must be at least 1, got 0"),
-    (lambda: data.load_extra("t", "a", resize=0), "resize must be at least 1, got 0"),
-    (lambda: data.read("x.npz", resize=-3), "resize must be at least 1, got -3"),
+    (lambda: data.load("digits", resize=0), "resize must be at least 1, got 0"),
+    (lambda: data.load("x.npz", resize=-3), "resize must be at least 1, got -3"),
     (
-        lambda: data.load_extra("digits", "a"),
+        lambda: data.load_extra(data.Source("digits", extra_split="a")),
         "extra_split is for TFDS data sets, but",
     ),
     (lambda: load("digits", image_shape=(8, 8)), "image_shape is only for files, but"),
@@ -164,7 +164,7 @@ DATA_SETS = [
         "client_folders is only for files, but",
     ),
     (
-        lambda: data.read(__file__, client_folders=True),
+        lambda: data.load(__file__, client_folders=True),
         f"dataset {__file__} is not a folder; `client_folders` is only for folders",
     ),
     (lambda: load("digits", split="test"), "split must be all for digits (no splits"),

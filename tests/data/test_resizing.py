@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fcjax.data import load, load_extra
-from fcjax.data.files import read
+from fcjax.data import Source, load, load_extra
 from fcjax.data.images import resize_images
 from tests.data.test_files import IMAGES, LABELS, write_csv, write_npz, write_pngs
 from tests.data.test_sources import png, prepare
@@ -59,14 +58,16 @@ def test_every_source_gives_the_same_images(tmp_path):
     encoded = [(png(image), int(n)) for image, n in zip(IMAGES, LABELS, strict=True)]
     prepare(tmp_path / "tfds", {"train": encoded, "extra": encoded[:2]})
     for got in (
-        read(write_npz(tmp_path), resize=7),
-        read(write_csv(tmp_path), image_shape=(2, 3), resize=7),
-        read(write_pngs(tmp_path / "folder"), resize=7),
+        load(write_npz(tmp_path), resize=7),
+        load(write_csv(tmp_path), image_shape=(2, 3), resize=7),
+        load(write_pngs(tmp_path / "folder"), resize=7),
         load("tiny", data_dir=tmp_path / "tfds", resize=7),
     ):
         np.testing.assert_array_equal(got.examples, expected)
         np.testing.assert_array_equal(got.labels, LABELS)
-    extra = load_extra("tiny", "extra", data_dir=tmp_path / "tfds", resize=7)
+    extra = load_extra(
+        Source("tiny", extra_split="extra", data_dir=tmp_path / "tfds", resize=7)
+    )
     np.testing.assert_array_equal(extra, expected[:2])
 
 
@@ -79,7 +80,7 @@ def test_images_of_mixed_sizes(tmp_path):
     greys = [random(3, 4), random(8, 5, seed=1)]
     prepare(tmp_path / "tfds", {"train": [(png(image), 0) for image in greys]})
     for got, pixels in (
-        (read(tmp_path, resize=4), [*colours, np.asarray(palette.convert("RGB"))]),
+        (load(tmp_path, resize=4), [*colours, np.asarray(palette.convert("RGB"))]),
         (load("tiny", data_dir=tmp_path / "tfds", resize=4), greys),
     ):
         for image, own in zip(got.examples.squeeze(), pixels, strict=True):

@@ -13,7 +13,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
 from tensorflow_datasets.proto import tf_example_pb2
 
-from fcjax.data import Dataset, load, load_extra, stratified_subset
+from fcjax.data import Dataset, Source, load, load_extra, stratified_subset
 
 REAL = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "tfds"
 needs_real = pytest.mark.skipif(
@@ -87,10 +87,10 @@ def test_tfds_splits_come_in_order(tmp_path):
     np.testing.assert_array_equal(got.labels, [1, 0, 4, 7, 3])
     train = load("tiny", data_dir=str(tmp_path), split="train")
     np.testing.assert_array_equal(train.examples[:, 0, 0, 0], [21, 250, 4])
-    extra = load_extra("tiny", "extra", data_dir=tmp_path)
+    extra = load_extra(Source("tiny", extra_split="extra", data_dir=tmp_path))
     np.testing.assert_array_equal(extra[:, 0, 0, 0], [2, 9])
     with pytest.raises(ValueError, match="dataset tiny has no split more"):
-        load_extra("tiny", "more", data_dir=tmp_path)
+        load_extra(Source("tiny", extra_split="more", data_dir=tmp_path))
     assert "tensorflow" not in sys.modules
 
 

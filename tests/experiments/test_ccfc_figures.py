@@ -8,7 +8,7 @@ from sklearn.metrics import calinski_harabasz_score
 
 from experiments.papers.ccfc import figures as ccfc_figures
 from fcjax import data
-from fcjax.data.source import load_source
+from fcjax.data.sources import load_source
 from fcjax.methods import CCFC
 from fcjax.methods import ccfc as ccfc_methods
 from fcjax.nn import from_linen

@@ -7,7 +7,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from experiments.papers import measures
 from experiments.papers.fedmcc import figures as fedmcc_figures
 from fcjax.cli import main
-from fcjax.data.source import load_source
+from fcjax.data.sources import load_source
 from fcjax.methods import FedMCC
 from fcjax.results import exported
 from fcjax.results.store import read

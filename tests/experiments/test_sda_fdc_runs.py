@@ -6,7 +6,7 @@ from sklearn.metrics import cohen_kappa_score, normalized_mutual_info_score
 
 from experiments import reproduce
 from experiments.papers.sda_fdc import figures as sda_fdc_figures
-from fcjax.data.source import load_source
+from fcjax.data.sources import load_source
 from fcjax.methods import SDAFDC
 from fcjax.results.store import read
 from fcjax.sweep.plan import Task

@@ -18,7 +18,8 @@ from experiments.papers.fedmcc.printed import FIGURE5_NMI
 from experiments.papers.maps import Panel, draw_maps
 from fcjax import metrics, nn
 from fcjax.cli.main import run
-from fcjax.data.source import load_source, short_name
+from fcjax.data.source import short_name
+from fcjax.data.sources import load_source
 from fcjax.results import exported
 from fcjax.sweep.plan import Task
 
