@@ -13,6 +13,7 @@ import pandas as pd
 from fcjax import data
 from fcjax.data import Dataset, Partition
 from fcjax.data.dataset import (
+    Scale,
     client_numbers,
     images_or_vectors,
     pixels,
@@ -45,6 +46,7 @@ def run(
     progress: bool = False,
     data_dir: str | Path | None = None,
     limit: int | None = None,
+    scale: Scale = "minmax",
     evaluate_every: int | None = None,
     precision: Literal["highest", "high", "default", "bfloat16"] | None = None,
 ) -> Results:
@@ -57,7 +59,6 @@ def run(
         methods: one method or several. A setting with several values spans the grid.
         x: examples [P, F] or images [P, H, W, C], from NumPy, JAX or pandas; a
             `Dataset`; or the name or path of a data set, as on the command line.
-            Feature vectors are scaled to [0, 1] column by column.
         clients: the client of every example, [P] ids of any type, or a `Partition`.
             None partitions by `split`.
         split: the partition of the examples. By default there are ten clients. Their
@@ -71,6 +72,8 @@ def run(
         progress: whether to print the progress and the results.
         data_dir: the folder of prepared TFDS data sets.
         limit: the number of examples to use, a subset with the same class proportions.
+        scale: the scaling of feature columns: "minmax" to [0, 1], "standard" to mean 0
+            and standard deviation 1, or "none". A `Dataset` is not scaled again.
         evaluate_every: rounds between two evaluations; None uses the method's default.
         precision: the precision of the matrix products of networks. None is "highest"
             on a CPU, and "default", the tensor cores, on a GPU or TPU. "bfloat16" also
@@ -97,9 +100,9 @@ def run(
     split, dataset, natural = split or Split(), None, None
     name = x if isinstance(x, str | Path) else ARRAY
     if not isinstance(x, str | Path):
-        dataset = x if isinstance(x, Dataset) else dataset_of(x)
+        dataset = x if isinstance(x, Dataset) else dataset_of(x, scale)
     if clients is not None:
-        dataset = dataset or data.load(str(name), data_dir=data_dir)
+        dataset = dataset or data.load(str(name), data_dir=data_dir, scale=scale)
         if given(split):
             raise ValueError("clients and split exclude each other: set one of them")
         if isinstance(clients, Partition):
@@ -113,7 +116,7 @@ def run(
         dataset = data.stratified_subset(dataset, limit)
     labels = dataset is None or dataset.labels is not None
     folder = Path(data_dir) if data_dir else None
-    source = Source(str(name), data_dir=folder, limit=limit, labels=labels)
+    source = Source(str(name), data_dir=folder, limit=limit, labels=labels, scale=scale)
     if num_clusters is not None:
         split = dataclasses.replace(split, clusters=num_clusters)
     options = Options(
@@ -202,12 +205,13 @@ def open(directory: str | Path, *, data_dir: Path | None = None) -> Results:
     return Results([read(folder, data_dir=data_dir) for folder in folders])
 
 
-def dataset_of(x: Any) -> Dataset:
+def dataset_of(x: Any, scale: Scale = "minmax") -> Dataset:
     """Makes a data set without labels from an array.
 
     Args:
         x: feature vectors [P, F] or images [P, H, W] or [P, H, W, C], from NumPy, JAX,
             pandas or nested lists.
+        scale: how feature columns are scaled, see `run`.
 
     Returns:
         The data set, with scaled features.
@@ -218,7 +222,7 @@ def dataset_of(x: Any) -> Dataset:
     with about("x"):
         values = images_or_vectors(np.asarray(x), None)
         if values.ndim == 2:
-            examples, notes, scaling = scaled(values)
+            examples, notes, scaling = scaled(values, scale)
         else:
             (examples, notes), scaling = pixels(values), None
     return validate(Dataset(ARRAY, examples, None, notes=tuple(notes), scaling=scaling))
@@ -249,7 +253,7 @@ def ids(clients: Any, num_examples: int) -> np.ndarray:
     is_number = values.dtype.kind in "biuf"
     named = values if is_number else values.astype(str)
     with about("clients"):
-        return client_numbers(np.where(missing, -1 if is_number else "", named))
+        return client_numbers(np.where(missing, -1 if is_number else "", named))[0]
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from fcjax.sweep.costs import absent_devices
 from fcjax.sweep.experiment import Experiment, effective_settings, prepare_all
 from fcjax.sweep.plan import Task
 from fcjax.sweep.progress import log_to_stdout
+from fcjax.sweep.report import log_header
 
 
 def main(script: Script | type[Method], args: Sequence[str] | None = None) -> None:
@@ -102,6 +103,13 @@ def run(
         with log_to_stdout():
             for topology, experiment in zip(topologies, experiments, strict=True):
                 fit(experiment, topology, *devices[topology])
+        return [experiment.folder for experiment in experiments]
+
+    if any(experiment.task.options.dry_run for experiment in experiments):
+        with log_to_stdout(with_quoted_flags):
+            for experiment in experiments:
+                log_header(experiment)
+            print("dry run: nothing was trained or written")
         return [experiment.folder for experiment in experiments]
 
     with ExitStack() as stack:

@@ -9,16 +9,18 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 # --- Dataset
 
+_MAX_LISTED_CLASSES = 10
+
 
 class Scaling(NamedTuple):
-    """The scaling of feature columns to [0, 1]: (x - low) / span.
+    """The scaling of feature columns: (x - low) / span.
 
     Examples:
       >>> scaling = Scaling(low=np.array([10.0]), span=np.array([5.0]))
@@ -28,9 +30,10 @@ class Scaling(NamedTuple):
     """
 
     low: np.ndarray
-    """The minimum of each column, [F]."""
+    """The minimum of each column, [F]; the mean, or 0, for other scales."""
     span: np.ndarray
-    """The maximum minus the minimum of each column, [F]; 1 for a constant column."""
+    """The maximum minus the minimum of each column, [F]; the standard deviation, or 1,
+    for other scales; 1 for a constant column."""
 
 
 class Dataset(NamedTuple):
@@ -62,6 +65,69 @@ class Dataset(NamedTuple):
     names: np.ndarray | None = None
     """[P] the name of each example: its file, or its index in the data from 0. None
     for indices without a gap."""
+    client_names: tuple[str, ...] = ()
+    """The name of each client, in the order of their numbers."""
+
+    def describe(self) -> str:
+        """Returns a few lines: examples, values, labels, clients and conversions.
+
+        Examples:
+          >>> images = np.zeros((4, 8, 8, 1), np.uint8)
+          >>> print(Dataset("mine", images, labels=np.array([0, 0, 1, 1])).describe())
+          data set: mine
+            examples: 4 images of 8x8 pixels, 1 channel
+            values: uint8, 0 to 0
+            labels: 2 classes of 2 examples
+            clients: none in the data
+        """
+        count, *shape = self.examples.shape
+        if len(shape) == 3:
+            height, width, channels = shape
+            kind = f"images of {height}x{width} pixels, {counted(channels, 'channel')}"
+        else:
+            kind = f"feature vectors of {counted(shape[0], 'column')}"
+        low = min(self.examples[rows].min() for rows in chunks(self.examples))
+        high = max(self.examples[rows].max() for rows in chunks(self.examples))
+        labels, clients = "none", "none in the data"
+        if self.labels is not None:
+            sizes = np.unique(self.labels, return_counts=True)[1]
+            labels = f"{_plural(len(sizes), 'class')} of {_range_of(sizes)}"
+        if self.clients is not None:
+            sizes = np.bincount(self.clients[self.clients >= 0])
+            clients = f"{counted(len(sizes), 'client')} of {_range_of(sizes)}"
+            if self.client_names:
+                clients += f": {_some(self.client_names)}"
+            if number := int((self.clients < 0).sum()):
+                clients += f"; {counted(number, 'example')} without a client"
+        lines = [
+            f"data set: {self.name}",
+            f"examples: {count:,} {kind}",
+            f"values: {self.examples.dtype}, {low:.4g} to {high:.4g}",
+            f"labels: {labels}",
+            f"clients: {clients}",
+            *self.notes,
+        ]
+        return "\n  ".join(lines)
+
+    def __repr__(self) -> str:
+        return self.describe()
+
+
+def _plural(number: int, noun: str) -> str:
+    """Returns a number with a noun whose plural ends in "es"."""
+    return f"{number:,} {noun}{'' if number == 1 else 'es'}"
+
+
+def _range_of(sizes: np.ndarray) -> str:
+    """Returns the smallest and the largest size as text."""
+    low, high = sizes.min(), sizes.max()
+    return f"{low:,} examples" if low == high else f"{low:,} to {high:,} examples"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Returns the first names as text."""
+    shown = [repr(name)[1:-1] for name in names[:_MAX_LISTED_CLASSES]]
+    return ", ".join(shown) + ", ..." * (len(names) > len(shown))
 
 
 def validate(dataset: Dataset) -> Dataset:
@@ -86,7 +152,7 @@ def validate(dataset: Dataset) -> Dataset:
                 f"dataset {name} has {len(examples)} examples but {kind}s of shape "
                 f"{values.shape}; one {kind} per example is required"
             )
-    if not np.isfinite(examples).all():
+    if not all(np.isfinite(examples[rows]).all() for rows in chunks(examples)):
         raise ValueError(
             f"dataset {name} has NaN or infinite values; all values must be finite"
         )
@@ -148,8 +214,6 @@ def name_errors(name: str) -> Iterator[None]:
 
 
 # --- Conversion
-
-_MAX_LISTED_CLASSES = 10
 
 
 def counted(number: int, noun: str) -> str:
@@ -234,9 +298,12 @@ def images_or_vectors(
         raise ValueError(
             f"has {counted(len(values), 'example')}; at least 2 examples are required"
         )
-    bad = ~np.isfinite(values)
+    axes = tuple(range(1, values.ndim))
+    bad = np.concatenate(
+        [(~np.isfinite(values[rows])).sum(axes) for rows in chunks(values)]
+    )
     if bad.any():
-        first = int(np.flatnonzero(bad.reshape(len(values), -1).any(1))[0])
+        first = int(np.flatnonzero(bad)[0])
         raise ValueError(
             f"has {counted(int(bad.sum()), 'NaN or infinite value')}, the first in "
             f"example {first + 1} of {len(values)}; all values must be finite, so "
@@ -300,40 +367,98 @@ def pixels(images: np.ndarray) -> tuple[np.ndarray, list[str]]:
     return unit, [f"{value_range} divided by 255"]
 
 
-def scaled(
-    vectors: np.ndarray, scaling: Scaling | None = None
-) -> tuple[np.ndarray, list[str], Scaling]:
-    """Scales each column of feature vectors to [0, 1].
+Scale = Literal["minmax", "standard", "none"]
+"""How feature columns are scaled: to [0, 1] by minimum and maximum, to mean 0 and
+standard deviation 1, or not at all."""
+CHUNK = 2**24
+"""Number of values that a chunk of rows has in memory as float64 (128 MiB)."""
 
-    The minimum of a column becomes 0 and the maximum becomes 1. A constant column
-    becomes 0.
+
+def scaled(
+    vectors: np.ndarray, scale: Scale = "minmax", scaling: Scaling | None = None
+) -> tuple[np.ndarray, list[str], Scaling]:
+    """Scales each column of feature vectors.
+
+    The statistics of a column are a minimum and a maximum, or sums, which clients could
+    compute without sharing examples. A constant column becomes 0, unless `scale` is
+    "none".
 
     Args:
-      vectors: feature vectors [P, F].
-      scaling: the scaling of other data, such as the training data of a model; None
-        uses the minimum and maximum of `vectors`.
+      vectors: feature vectors [P, F]. Memory-mapped float32 vectors that are not scaled
+        stay on disk.
+      scale: how columns are scaled, see `Scale`.
+      scaling: the scaling of other data, such as the training data of a model; it
+        replaces `scale`. None computes the scaling of `vectors`.
 
     Returns:
       The scaled vectors [P, F] in float32, one line per conversion, and the scaling.
 
     Raises:
       ValueError: `scaling` has another number of columns.
+
+    Examples:
+      >>> x, notes, scaling = scaled(np.array([[10.0], [20.0]]), "standard")
+      >>> print(x[:, 0], scaling.low, scaling.span)
+      [-1.  1.] [15.] [5.]
     """
-    columns, notes = vectors.astype(np.float64), []
+    notes = []
     if scaling is None:
-        low, high = columns.min(0), columns.max(0)
-        constant = low == high
-        scaling = Scaling(low, np.where(constant, 1, high - low))
-        notes.append("each column scaled to [0, 1] by its minimum and maximum")
-        if constant.any():
-            notes.append(f"{counted(int(constant.sum()), 'constant column')} set to 0")
-    elif scaling.low.shape != columns.shape[1:]:
+        scaling, notes = scaling_of(vectors, scale)
+    elif scaling.low.shape != vectors.shape[1:]:
         raise ValueError(
-            f"has {counted(columns.shape[1], 'column')}, but the model was trained on "
+            f"has {counted(vectors.shape[1], 'column')}, but the model was trained on "
             f"{len(scaling.low)}; give the same columns"
         )
-    unit = (columns - scaling.low) / scaling.span
-    return unit.astype(np.float32), notes, scaling
+    if not scaling.low.any() and (scaling.span == 1).all():
+        return vectors.astype(np.float32, copy=False), notes, scaling
+    unit = np.empty(vectors.shape, np.float32)
+    for rows in chunks(vectors):
+        unit[rows] = (vectors[rows].astype(np.float64) - scaling.low) / scaling.span
+    return unit, notes, scaling
+
+
+def scaling_of(vectors: np.ndarray, scale: Scale) -> tuple[Scaling, list[str]]:
+    """Computes the scaling of feature columns, in chunks of rows.
+
+    Args:
+      vectors: feature vectors [P, F].
+      scale: how columns are scaled.
+
+    Returns:
+      The scaling, and one line per conversion.
+    """
+    if scale == "none":
+        return Scaling(np.zeros(vectors.shape[1]), np.ones(vectors.shape[1])), []
+    parts = [vectors[rows] for rows in chunks(vectors)]
+    low = np.min([part.min(0) for part in parts], axis=0).astype(np.float64)
+    high = np.max([part.max(0) for part in parts], axis=0).astype(np.float64)
+    constant = low == high
+    if scale == "minmax":
+        scaling = Scaling(low, np.where(constant, 1, high - low))
+        notes = ["each column scaled to [0, 1] by its minimum and maximum"]
+    else:
+        count = len(vectors)
+        mean = np.sum([part.sum(0, np.float64) for part in parts], axis=0) / count
+        mean = np.where(constant, low, mean)
+        squares = np.sum([np.square(part - mean).sum(0) for part in parts], axis=0)
+        scaling = Scaling(mean, np.where(constant, 1, np.sqrt(squares / count)))
+        notes = ["each column scaled to mean 0 and standard deviation 1"]
+    if constant.any():
+        notes.append(f"{counted(int(constant.sum()), 'constant column')} set to 0")
+    return scaling, notes
+
+
+def chunks(values: np.ndarray) -> list[slice]:
+    """Returns slices of rows with at most `CHUNK` values each.
+
+    Args:
+      values: an array [P, ...] with P >= 1.
+
+    Returns:
+      The slices, in order.
+    """
+    size = max(1, CHUNK // max(1, math.prod(values.shape[1:])))
+    return [slice(start, start + size) for start in range(0, len(values), size)]
 
 
 def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
@@ -392,7 +517,7 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
     return numbers, notes
 
 
-def client_numbers(clients: np.ndarray) -> np.ndarray:
+def client_numbers(clients: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers the clients of the examples from 0, in sorted order of their names.
 
     Args:
@@ -401,7 +526,8 @@ def client_numbers(clients: np.ndarray) -> np.ndarray:
         negative numbers mean that an example has no client.
 
     Returns:
-      [P] int64, the number of the client of each example, or -1 for no client.
+      [P] int64, the number of the client of each example, or -1 for no client; and the
+      name of each client.
 
     Raises:
       ValueError: a client is a fraction, NaN, or neither a number nor text, or no
@@ -429,8 +555,8 @@ def client_numbers(clients: np.ndarray) -> np.ndarray:
             "has no example with a client; at least 1 example needs a client"
         )
     numbers = np.full(len(clients), -1)
-    numbers[~has_none] = np.unique(clients[~has_none], return_inverse=True)[1]
-    return numbers
+    names, numbers[~has_none] = np.unique(clients[~has_none], return_inverse=True)
+    return numbers, tuple(map(str, names))
 
 
 def duplicates(examples: np.ndarray) -> list[str]:

@@ -577,13 +577,14 @@ def _convert(
             "if the rows are images"
         )
     else:
-        examples, more, scaling = dataset.scaled(examples, scaling)
+        examples, more, scaling = dataset.scaled(examples, source.scale, scaling)
     if labels is not None:
         labels, label_notes = dataset.classes(labels)
         more += label_notes
+    client_names = ()
     if clients is not None:
-        clients = dataset.client_numbers(clients)
+        clients, client_names = dataset.client_numbers(clients)
     notes = (*notes, *more, *dataset.duplicates(examples))
     return dataset.validate(
-        Dataset(name, examples, labels, notes, scaling, clients, names)
+        Dataset(name, examples, labels, notes, scaling, clients, names, client_names)
     )

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
+from fcjax.data.dataset import Scale
 from fcjax.settings import shown
 
 ARRAY = "array"
@@ -12,7 +13,13 @@ ARRAY = "array"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Data set: its name or path, and the examples to use."""
+    """Data set: its name or path, and the examples to use.
+
+    Examples:
+      >>> from fcjax.data import load
+      >>> load(Source("digits", limit=100, resize=4)).examples.shape
+      (100, 4, 4, 1)
+    """
 
     dataset: str = "digits"
     """Name or path of the data set (docs/guides/own_data.md).
@@ -22,6 +29,10 @@ class Source:
     """Height, width and optionally channels of images in the rows of a file."""
     resize: Annotated[int | None, shown("no resizing")] = None
     """Resize images to this height and width in pixels, without cropping."""
+    scale: Scale = "minmax"
+    """Scaling of feature columns: minmax to 0 to 1, standard to mean 0 and standard
+    deviation 1, none for columns that are on one scale, such as embeddings. Methods
+    that train networks take minmax only."""
     labels: bool = True
     """Whether the data has labels. Labels are used for scores, never for training."""
     client_column: Annotated[str | None, shown("none")] = None
@@ -52,9 +63,9 @@ class Source:
             )
 
 
-LATER = ("client_column", "client_folders", "keep_index")
+LATER = ("client_column", "client_folders", "keep_index", "scale")
 """The settings that later versions added. config.json omits their default values."""
-FOR_FILES = ("image_shape", "client_column", "client_folders")
+FOR_FILES = ("image_shape", "client_column", "client_folders", "scale")
 """The settings that named data sets do not have."""
 SOURCE = tuple(x.name for x in dataclasses.fields(Source) if x.name != "data_dir")
 """The names of all settings that decide which examples a run has."""

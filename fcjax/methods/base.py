@@ -123,6 +123,9 @@ class Method(ClusterMixin, BaseEstimator):
     """Defaults of fields of `Split` that differ from the defaults of `Split`."""
     runs_alone: ClassVar[bool] = False
     """Whether a CPU trains one run at a time, because some runs end early."""
+    any_scale: ClassVar[bool] = False
+    """Whether feature vectors may have values outside of [0, 1]. Networks here do not
+    take them: views are clipped to [0, 1], and generators end in a sigmoid."""
     is_central: ClassVar[bool] = False
     """Whether the method pools the examples of all clients."""
 

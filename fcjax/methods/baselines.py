@@ -46,6 +46,7 @@ class Baseline(Method):
     """Defaults of this method that differ from the defaults of the fields."""
     paper_name: ClassVar[str] = ""
     """Name of the method in the tables of the CCFC paper."""
+    any_scale: ClassVar[bool] = True
     sees_all: ClassVar[bool] = False
     """Whether the server reads examples of all clients."""
 

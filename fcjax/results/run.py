@@ -187,7 +187,7 @@ class Run:
         """Returns new examples in the format of the model."""
         x, model = np.asarray(x), self.model
         if model.scaling is not None:
-            return scaled(x, model.scaling)[0]
+            return scaled(x, scaling=model.scaling)[0]
         return pixels(x[..., None] if x.ndim == len(model.shape) else x)[0]
 
     def scores(self, y: Any) -> dict[str, float]:

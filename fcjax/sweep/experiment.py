@@ -186,7 +186,7 @@ def prepare(
             pending_batches.append(
                 pending._replace(runs_per_call=width, num_requested=num_runs)
             )
-    notes = (*dataset.notes, memory_note)
+    notes = (memory_note,)
     return Experiment(task, dataset, folder, tuple(pending_batches), pool, notes)
 
 

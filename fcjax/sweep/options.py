@@ -43,6 +43,8 @@ class Output:
     """Seconds between two checkpoints, at least 0."""
     plot: bool = True
     """Draw the learning curves and the embedding of the first run."""
+    dry_run: bool = False
+    """Print the data, the clients, the settings and the compiled programs, and stop."""
     log: Annotated[tuple[Sink, ...], shown("none")] = ()
     """Log every round to these services, too. Each needs its package: pip install
     tensorboardX, or pip install wandb."""

@@ -277,6 +277,9 @@ def log_header(experiment: Experiment) -> None:
     """
     task, options = experiment.task, experiment.task.options
     batches = experiment.batches
+    if not batches:
+        log.info(f"experiment: all runs are finished\n{experiment.dataset.describe()}")
+        return
     partitions = [part for batch in batches for part in batch.partitions]
     num_left_out = [len(partition.left_out) for partition in partitions]
     devices, processes = all_devices(), ""
@@ -284,8 +287,8 @@ def log_header(experiment: Experiment) -> None:
         processes = f" in {jax.process_count()} processes"
     log.info(
         f"experiment: {batches[0].method.name} on {short_name(task.source.dataset)}, "
-        f"{len(experiment.dataset.examples)} examples, "
         f"{counted(len(partitions), 'run')} to do\n"
+        f"{experiment.dataset.describe()}\n"
         f"examples without a client: {value_range(num_left_out)} per run\n"
         f"devices: {len(devices)} x {devices[0].device_kind}{processes}, "
         f"backend {options.backend}, matrix precision {options.precision}, "
@@ -315,10 +318,6 @@ def log_header(experiment: Experiment) -> None:
             ),
         ]
         log.info(f"compiled program: {', '.join(parts)}")
-    log.info(
-        "progress: stage and round; loss, nmi and acc are means over the runs of a "
-        "line; the time left is for all runs"
-    )
 
 
 def log_pace(num_runs: int, seconds: float) -> None:

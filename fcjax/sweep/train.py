@@ -240,6 +240,10 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
         experiment = fit.with_measured_width(experiment)
         folder.begin()
         report.log_header(experiment)
+        log.info(
+            "progress: stage and round; loss, nmi and acc are means over the runs of a "
+            "line; the time left is for all runs"
+        )
         num_runs, start = len(folder.pending), time.perf_counter()
         precision = jax.default_matmul_precision(experiment.task.options.precision)
         recorded = nullcontext()

@@ -415,4 +415,4 @@ def test_classes_by_hand(sizes, least, expected):
     ],
 )
 def test_whose_an_example_is_by_what_a_column_says(clients, expected):
-    assert client_numbers(np.array(clients)).tolist() == expected
+    assert client_numbers(np.array(clients))[0].tolist() == expected
