@@ -108,12 +108,12 @@ class Task:
         Raises:
             ValueError: the method does not take this scale of the features.
         """
-        if dataset.scaling and self.source.scale != "minmax":
-            if not self.method.any_scale:
-                raise ValueError(
-                    f"{self.method.name} needs feature columns between 0 and 1; use "
-                    f"`scale` minmax, got {self.source.scale}"
-                )
+        is_scaled = dataset.scaling is None or self.source.scale == "minmax"
+        if not is_scaled and not self.method.any_scale:
+            raise ValueError(
+                f"{self.method.name} needs feature columns between 0 and 1; use "
+                f"`scale` minmax, got {self.source.scale}"
+            )
         size = (dataset, num_clients)
         return Problem(
             data=short_name(self.source.dataset),
