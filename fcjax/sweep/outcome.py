@@ -104,9 +104,9 @@ def communities_of(
 
 
 MOST_EMBEDDED, SAMPLE = 2**26, 2**24
-"""Up to `MOST_EMBEDDED` values (256 MiB in float32), all examples of a run are embedded.
-Larger data has the embedding of a random sample of about `SAMPLE` values. The scores of
-an embedding need ten times its memory."""
+"""Up to `MOST_EMBEDDED` values (256 MiB), all examples of a run are embedded. Larger
+data has the embedding of a random sample of about `SAMPLE` values. The scores of an
+embedding need ten times its memory."""
 
 
 class Embedding(NamedTuple):
