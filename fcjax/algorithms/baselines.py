@@ -21,13 +21,14 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from fcjax.algorithms.rounds import keep_state, never_done
 from fcjax.cluster import assign_nearest, fuzzy_lloyd, kmeans, lloyd
-from fcjax.data.augment import client_rows
+from fcjax.data.augment import client_rows, row_reader
 from fcjax.federated import clients, server
-from fcjax.federated.kmeans import Clusters, KMeans, no_clusters
+from fcjax.federated.kmeans import Clusters, KMeans, Read, no_clusters
+from fcjax.ragged import Ragged
 from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, Stage, State
 
 # --- Common to methods without a network
@@ -95,10 +96,10 @@ def one_stage_method(
     def embed(_, federation: Federation):
         return client_rows(federation, unit_length=unit_length)
 
+    read = partial(row_reader, unit_length=unit_length)
+
     def assign(state: State, federation: Federation):
-        x = embed(state, federation)
-        nearest = partial(assign_nearest, centroids=state.server.centroids)
-        return clients.for_each(nearest, x)
+        return nearest_of_rows(state.server.centroids, read, federation)
 
     def done(state: State):
         return (
@@ -107,6 +108,31 @@ def one_stage_method(
 
     stage = Stage("cluster", keep_state, round, num_rounds, done)
     return FederatedClustering(init, (stage,), embed, assign)
+
+
+def nearest_of_rows(
+    centroids: Float[Array, "K D"],
+    read: Callable[[Federation], Read],
+    federation: Federation,
+) -> Int[Array, "M N"] | Ragged:
+    """Assigns every example to its nearest centroid, one client after another.
+
+    Args:
+        centroids: the centroids.
+        read: (federation) -> the function that reads examples as rows.
+        federation: the federation to cluster.
+
+    Returns:
+        The cluster of every example [M, N].
+    """
+
+    def nearest(indices):
+        return assign_nearest(read(federation)(indices), centroids)
+
+    if clients.is_large(federation.mask, centroids.shape[1]):
+        in_chunks = partial(clients.map_chunks, nearest)
+        return clients.for_each(in_chunks, federation.indices)
+    return clients.for_each(nearest, federation.indices)
 
 
 # --- Exact federated c-means
@@ -154,19 +180,20 @@ def exact_cmeans(
         num_features = math.prod(federation.pool.shape[1:])
         return State(Server(no_clusters(num_clusters, num_features)))
 
+    read = partial(row_reader, unit_length=settings.unit_length)
+
     def embed(_: State, federation: Federation):
         return client_rows(federation, unit_length=settings.unit_length)
 
-    def points(state: State, federation: Federation):
-        return embed(state, federation), federation.mask
+    def points(_: State, federation: Federation):
+        return federation.indices, federation.mask
 
     def assign(state: State, federation: Federation):
-        nearest = partial(Clusters.nearest, state.server.clusters)
-        return clients.for_each(nearest, embed(state, federation))
+        return nearest_of_rows(state.server.clusters.centroids, read, federation)
 
-    # Clients keep no embedding: it would be a second copy of the data set.
-    options = {"fuzzifier": fuzzifier, "tolerance": tolerance, "keep": False}
-    kmeans = KMeans(points, num_clusters, **options)
+    # All examples as rows would be a second copy of the data set.
+    options = {"fuzzifier": fuzzifier, "tolerance": tolerance, "read": read}
+    kmeans = KMeans(points, num_clusters, keep=False, **options)
     stage = kmeans.stage("cluster", settings.num_rounds)
     return FederatedClustering(init, (stage,), embed, assign)
 
@@ -249,13 +276,14 @@ def round(
     before: MovingCentroids = state.server
     present = server.participants(federation)
 
-    def client_round(x, mask):
-        result = improve(x, before.centroids, mask=mask)
+    read = row_reader(federation, unit_length=unit_length)
+
+    def client_round(indices, mask):
+        result = improve(read(indices), before.centroids, mask=mask)
         supports = jnp.sum(result.memberships, axis=0, where=mask[:, None])
         return result.centroids, supports, result.objective / mask.sum()
 
-    x = client_rows(federation, unit_length=unit_length)
-    results = clients.for_each(client_round, x, federation.mask)
+    results = clients.for_each(client_round, federation.indices, federation.mask)
     (local, supports, losses), participating = server.gather((results, present))
     upload = {"centroids": local[0]}
     if by_mean:

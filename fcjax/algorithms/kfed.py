@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from fcjax.algorithms.baselines import one_stage_method
 from fcjax.cluster import assign_nearest, kmeans, lloyd
 from fcjax.cluster.kmeans import clear, farthest_first, plus_plus, squared_distances
-from fcjax.data.augment import client_rows
+from fcjax.data.augment import row_reader
 from fcjax.federated import clients, server
 from fcjax.ragged import Ragged
 from fcjax.types import FederatedClustering, Federation, PRNGKey, State
@@ -147,11 +147,14 @@ def round(
         The state after the round, and the metrics of the round, see `kfed`.
     """
     present = server.participants(federation)
+    read = row_reader(federation, unit_length=setup.settings.unit_length)
+
+    def local_clusters(key, indices, mask):
+        return client_round(setup, key, read(indices), mask)
+
+    keys = clients.keys(key, len(present))
     local, losses = clients.for_each(
-        partial(client_round, setup),
-        clients.keys(key, len(present)),
-        client_rows(federation, unit_length=setup.settings.unit_length),
-        federation.mask,
+        local_clusters, keys, federation.indices, federation.mask
     )
     uploads, participating, losses = server.gather((local, present, losses))
     numbers = {"num_clusters": setup.num_clusters, "num_iters": setup.num_iters}
@@ -302,15 +305,16 @@ def assign(
     Returns:
         The cluster of every example [M, N].
     """
+    read = row_reader(federation, unit_length=setup.settings.unit_length)
 
-    def inherit(x, centroids, clusters, participated, nearest):
-        return jnp.where(participated, clusters[assign_nearest(x, centroids)], nearest)
+    def inherit(indices, centroids, clusters, participated, nearest):
+        own = clusters[assign_nearest(read(indices), centroids)]
+        return jnp.where(participated, own, nearest)
 
     local, nearest = state.clients, by_server(state, federation)
     if len(federation.indices) != len(local.answered):
         return nearest
-    x = client_rows(federation, unit_length=setup.settings.unit_length)
-    return clients.for_each(inherit, x, *local, nearest)
+    return clients.for_each(inherit, federation.indices, *local, nearest)
 
 
 def top_singular_vectors(

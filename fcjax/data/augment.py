@@ -771,6 +771,28 @@ def as_rows(
     return losses.normalize(rows) if unit_length else rows
 
 
+def row_reader(
+    federation: Federation, *, unit_length: bool
+) -> Callable[[Int[Array, " N"]], Float32[Array, "N D"]]:
+    """Returns the function that reads examples as flat rows; see `as_rows`.
+
+    A method that reads the rows of one client at a time needs no second copy of the
+    data set.
+
+    Args:
+      federation: the federation of one run.
+      unit_length: whether to scale each row to L2 norm 1.
+
+    Returns:
+      (indices into the pool) -> the rows of these examples.
+    """
+
+    def read(indices):
+        return as_rows(federation.pool[indices], unit_length=unit_length)
+
+    return read
+
+
 def client_rows(
     federation: Federation, *, unit_length: bool
 ) -> Float32[Array, "M N D"] | Ragged:
@@ -796,11 +818,9 @@ def client_rows(
       [[0. 1.]
        [1. 0.]]
     """
-
-    def rows(indices):
-        return as_rows(federation.pool[indices], unit_length=unit_length)
-
-    return clients.for_each(rows, federation.indices)
+    return clients.for_each(
+        row_reader(federation, unit_length=unit_length), federation.indices
+    )
 
 
 def jitter(key: PRNGKey, x: Vector, *, scale: Number) -> Vector:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Int, Key, Shaped
 from fcjax import ragged
 from fcjax.parallel.exact import one_by_one
 from fcjax.parallel.mesh import ALL_CLIENTS, AXIS, platform
+from fcjax.ragged import Ragged
 from fcjax.types import PRNGKey, PyTree
 
 ClientAxis = Literal["vmap", "map"]
@@ -61,6 +62,87 @@ def for_each(fn: Callable, *stacked: PyTree, axis: ClientAxis | None = None) -> 
         return apply(*stacked)
     results = [apply(*part) for part in ragged.parts(stacked, like)]
     return ragged.joined(results, like)
+
+
+LARGE = 2**26
+"""Above this number of values of all clients together (256 MiB in float32), no array
+holds the points of all examples. Statistics are then sums over chunks of a client."""
+CHUNK = 1024
+"""Largest number of examples in a chunk. Larger chunks do not fit in the cache of a
+core: with 10,000 examples of 768 values per chunk, a Lloyd step takes twice the
+time."""
+
+
+def is_large(mask: Bool[Array, "M N"] | Ragged, num_features: int) -> bool:
+    """Tells whether the points of all clients are too large for one array.
+
+    Args:
+        mask: the mask of the clients on this device.
+        num_features: D, the number of values per point.
+
+    Returns:
+        True if M x N x D of the clients of all devices exceeds `LARGE`.
+    """
+    blocks = mask.blocks if isinstance(mask, Ragged) else (mask,)
+    shares = total_clients(len(mask)) / len(mask)
+    return sum(map(jnp.size, blocks)) * shares * num_features > LARGE
+
+
+def _chunks(rows: PyTree) -> PyTree:
+    """Splits arrays [N, ...] into chunks [C, N / C, ...], padded with 0."""
+    count = len(jax.tree.leaves(rows)[0])
+    number = -(-count // CHUNK)
+    missing = -count % number
+
+    def split(x):
+        x = jnp.pad(x, ((0, missing), *[(0, 0)] * (x.ndim - 1)))
+        return x.reshape(number, -1, *x.shape[1:])
+
+    return jax.tree.map(split, rows)
+
+
+def sum_chunks(fn: Callable, *rows: PyTree) -> PyTree:
+    """Sums a function over chunks of a client's examples.
+
+    Args:
+        fn: a function of some examples of a client -> a tree of sums over examples.
+        *rows: arrays [N, ...] of the client. The last chunk is padded with 0 and False.
+
+    Returns:
+        The sum of the results.
+
+    Examples:
+        >>> print(sum_chunks(jnp.sum, jnp.arange(2000)))
+        1999000
+    """
+    chunks = _chunks(rows)
+    shapes = jax.eval_shape(fn, *jax.tree.map(lambda x: x[0], chunks))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    def add(total, chunk):
+        return jax.tree.map(jnp.add, total, fn(*chunk)), None
+
+    return lax.scan(add, zeros, chunks)[0]
+
+
+def map_chunks(fn: Callable, *rows: PyTree) -> PyTree:
+    """Applies a function to chunks of a client's examples, one after another.
+
+    Args:
+        fn: a function of some examples of a client -> a tree of arrays with one row per
+            example.
+        *rows: arrays [N, ...] of the client.
+
+    Returns:
+        The results [N, ...].
+
+    Examples:
+        >>> print(map_chunks(jnp.sqrt, jnp.full(1500, 4.0)).shape)
+        (1500,)
+    """
+    count = len(jax.tree.leaves(rows)[0])
+    results = lax.map(lambda chunk: fn(*chunk), _chunks(rows))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], results)
 
 
 def fold_in(key: PRNGKey, count: int) -> Key[Array, "count"]:

@@ -20,13 +20,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.cluster.fuzzy import memberships
 from fcjax.cluster.kmeans import squared_distances
 from fcjax.federated import clients, server
 from fcjax.losses import normalize
+from fcjax.parallel.mesh import platform
 from fcjax.ragged import Ragged, is_ragged
 from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
 
@@ -40,10 +41,25 @@ STILL = 1e-6
 """Lloyd's algorithm has converged if a step moves the centroids by at most this share
 of their norm."""
 
+SEEDING = 2**15
+"""Number of examples of all clients together in the k-means of `seed_centroids`, if the
+points of all clients are large."""
+
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 Embedding = Float[Array, "M N D"] | Ragged
 Mask = Bool[Array, "M N"] | Ragged
+Entries = Shaped[Array, "M N ..."] | Ragged
+"""The embedding, or the argument of `Read`."""
+Read = Callable[[Shaped[Array, "N ..."]], Float[Array, "N D"]]
+"""(the entries of z of some examples of a client) -> the points of these examples. So z
+can be the indices of the examples, and the points of all clients are never in memory
+together."""
+
+
+def _as_is(z: Float[Array, "N D"]) -> Float[Array, "N D"]:
+    """The entries of z are the points themselves."""
+    return z
 
 
 class Step(NamedTuple):
@@ -67,24 +83,27 @@ class Step(NamedTuple):
 
 
 def lloyd_step(
-    z: Embedding,
+    z: Entries,
     mask: Mask,
     present: Bool[Array, "M"],
     centroids: Float[Array, "K D"],
     *,
+    read: Read = _as_is,
     cosine: bool = False,
     fuzzifier: Scalar | None = None,
 ) -> Step:
     """Runs one step of Lloyd's algorithm on the examples of all clients.
 
     Each client uploads K (D + 1) numbers: the sum of its examples in each cluster and
-    the number of these examples.
+    the number of these examples. If the points of all clients are large, see
+    `clients.LARGE`, a client reads its points in chunks.
 
     Args:
-        z: the examples or their embedding, [M, N, D].
+        z: the examples or their embedding, [M, N, D], or the argument of `read`.
         mask: False at padding.
         present: the participating clients; the others are ignored.
         centroids: the centroids before the step.
+        read: computes the points of a client, see `Read`.
         cosine: scale the new centroids to unit length, for examples of unit length.
         fuzzifier: m > 1 runs a step of fuzzy c-means instead: sums, counts and squared
             distances are weighted by the memberships to the power m. None is k-means.
@@ -100,12 +119,23 @@ def lloyd_step(
         >>> print(step.centroids[:, 0], step.inertia)  # (1^2 + 4^2) / 4
         [0.5 7. ] 4.25
     """
-    local_sums = partial(_local_sums, centroids, fuzzifier=fuzzifier)
-    local = clients.for_each(local_sums, z, mask)
+    is_large = clients.is_large(mask, centroids.shape[1])
+
+    def local_sums(z, mask):
+        return _local_sums(
+            *(centroids, read(z), mask), fuzzifier=fuzzifier, is_large=is_large
+        )
+
+    def upload(z, mask):
+        local = (
+            clients.sum_chunks(local_sums, z, mask) if is_large else local_sums(z, mask)
+        )
+        return local, local[1]
+
     # The server receives means over the clients. The number of clients cancels.
-    weights = present.astype(float)
-    sums, totals, squares, number = server.weighted_mean(local, weights)
-    counts = server.gather(jnp.where(present[:, None], local[1], 0))
+    local, counts = server.mean_of_each(upload, present.astype(float), z, mask)
+    sums, totals, squares, number = local
+    counts = server.gather(jnp.where(present[:, None], counts, 0))
     means = means_of(sums, totals, centroids, cosine=cosine)
     return Step(means, counts, squares / number)
 
@@ -145,15 +175,24 @@ def _local_sums(
     mask: Bool[Array, "N"],
     *,
     fuzzifier: Scalar | None = None,
+    is_large: bool = False,
 ) -> tuple[Float[Array, "K D"], Float[Array, "K"], Float[Array, ""], Float[Array, ""]]:
     """Computes a client's upload for a Lloyd step.
 
     The upload is a tuple: the sum of the examples in each cluster, their number in each
     cluster, the sum of the squared distances to the nearest centroids, and the number
-    of examples.
+    of examples. With `is_large` the distances are computed once, which is faster but
+    rounds differently.
     """
-    z = jnp.where(mask[:, None], z, 0)
+    # Without the barrier, XLA would read the examples again for every use.
+    z = jax.lax.optimization_barrier(jnp.where(mask[:, None], z, 0))
     number = mask.sum().astype(float)
+    if fuzzifier is None and is_large:
+        offset = centroids.mean(axis=0, keepdims=True)
+        distances = squared_distances(z - offset, centroids - offset)
+        nearest = jnp.argmin(distances, axis=0)
+        sums, counts = _scattered_sums(z, nearest, mask, len(centroids))
+        return sums, counts, jnp.sum(distances.min(axis=0), where=mask), number
     if fuzzifier is None:
         nearest = assign_nearest(z, centroids)
         sums, counts = cluster_sums(z, nearest, mask, len(centroids))
@@ -162,6 +201,21 @@ def _local_sums(
     squares = squared_distances(z, centroids)
     parts = jnp.where(mask[None], memberships(squares, fuzzifier) ** fuzzifier, 0)
     return matmul(parts, z), parts.sum(axis=1), jnp.sum(parts * squares), number
+
+
+def _scattered_sums(
+    z: Float[Array, "N D"],
+    assignments: Int[Array, "N"],
+    mask: Bool[Array, "N"],
+    num_clusters: int,
+) -> tuple[Float[Array, "K D"], Float[Array, "K"]]:
+    """Computes `cluster_sums` by additions alone, on a CPU in a tenth of the time."""
+    if platform() != "cpu":
+        return cluster_sums(z, assignments, mask, num_clusters)
+    add_up = partial(
+        jax.ops.segment_sum, segment_ids=assignments, num_segments=num_clusters
+    )
+    return add_up(z), add_up(mask.astype(float))
 
 
 def cluster_means(
@@ -229,11 +283,12 @@ def cluster_sums(
 
 def seed_centroids(
     key: PRNGKey,
-    z: Embedding,
+    z: Entries,
     mask: Mask,
     present: Bool[Array, "M"],
     num_clusters: int,
     *,
+    read: Read = _as_is,
     num_init: int = 10,
     cosine: bool = False,
 ) -> Float[Array, "K D"]:
@@ -244,12 +299,17 @@ def seed_centroids(
     weighted by these numbers, from several seedings. The clients measure the inertia of
     each result, and the server takes the result of the smallest inertia.
 
+    If the points of all clients are large, see `clients.LARGE`, each client uses a
+    random sample of its examples for its own k-means: n = `SEEDING` / M examples. It
+    uploads min(K, n) centroids. With n <= K they are examples of the client.
+
     Args:
         key: the key of all random draws.
-        z: the examples or their embedding, [M, N, D].
+        z: the examples or their embedding, [M, N, D], or the argument of `read`.
         mask: False at padding.
         present: the participating clients; the others are ignored.
         num_clusters: K.
+        read: computes the points of a client, see `Read`.
         num_init: number of seedings of each client's k-means, and of the server's.
         cosine: scale the centroids to unit length, for examples of unit length.
 
@@ -264,13 +324,22 @@ def seed_centroids(
         [0.5 7. ]
     """
     clients_key, server_key = jax.random.split(key)
+    entry = jax.tree.leaves(z)[0][0, :1]
+    is_large = clients.is_large(mask, jax.eval_shape(read, entry).shape[1])
+    most = max(1, SEEDING // clients.total_clients(len(present)))
+    num_local = min(num_clusters, most) if is_large else num_clusters
 
     def summarize(key, z, mask):
+        if is_large and len(mask) > most:
+            draws = jax.random.uniform(jax.random.fold_in(key, 0), mask.shape)
+            sample = jnp.argsort(jnp.where(mask, draws, jnp.inf))[:most]
+            z, mask = z[sample], mask[sample]
+        z = read(z)
         # k-means needs at least K rows, but a client may have fewer examples.
-        missing = max(0, num_clusters - len(z))
+        missing = max(0, num_local - len(z))
         z, mask = jnp.pad(z, ((0, missing), (0, 0))), jnp.pad(mask, (0, missing))
-        result = kmeans(key, z, num_clusters, mask=mask, num_init=num_init)
-        members = result.assignments[None] == jnp.arange(num_clusters)[:, None]
+        result = kmeans(key, z, num_local, mask=mask, num_init=num_init)
+        members = result.assignments[None] == jnp.arange(num_local)[:, None]
         return result.centroids, jnp.sum(members & mask[None], axis=1).astype(float)
 
     keys = clients.keys(clients_key, len(present))
@@ -284,8 +353,18 @@ def seed_centroids(
 
     candidates = jax.lax.map(cluster, jax.random.split(server_key, num_init))
 
+    def squares_of(z, mask):
+        points = read(z)
+
+        def squares(centroids):
+            return _local_sums(centroids, points, mask, is_large=is_large)[2]
+
+        return jax.lax.map(squares, candidates)
+
     def local_squares(z, mask):
-        return jax.lax.map(lambda c: _local_sums(c, z, mask)[2], candidates)
+        if is_large:
+            return clients.sum_chunks(squares_of, z, mask)
+        return squares_of(z, mask)
 
     squares = clients.for_each(local_squares, z, mask)
     return candidates[jnp.argmin(server.weighted_mean(squares, present.astype(float)))]
@@ -558,8 +637,9 @@ def no_clusters(num_clusters: int, num_features: int) -> Clusters:
     return Clusters(centroids, jnp.float32(jnp.finfo(jnp.float32).max), jnp.float32(0))
 
 
-Points = Callable[[State, Federation], tuple[Embedding, Mask]]
-"""(state, federation) -> the embedding of every example, and a mask that is True at the
+Points = Callable[[State, Federation], tuple[Entries, Mask]]
+"""(state, federation) -> the embedding of every example, or the argument of
+`KMeans.read`, and a mask that is True at the
 examples to cluster."""
 
 
@@ -573,7 +653,7 @@ class KMeans(NamedTuple):
     """
 
     points: Points
-    """Computes the embedding to cluster."""
+    """Computes the embedding to cluster, or the argument of `read`."""
     num_clusters: int
     """K."""
     num_init: int = 10
@@ -592,6 +672,10 @@ class KMeans(NamedTuple):
     """Whether clients store their embedding as their state, which is also part of the
     checkpoints. Otherwise, and always for size classes, clients compute the embedding
     again in every round, which takes less memory."""
+    read: Callable[[Federation], Read] = lambda _: _as_is
+    """(federation) -> the function that computes the points of a client. If `points`
+    gives indices and this function reads the examples, the points of all clients are
+    never in memory together. It requires `keep=False` and no whitening."""
 
     def stage(self, name: str = "k-means", num_rounds: int = 100) -> Stage:
         """Returns the stage; each round is one Lloyd step.
@@ -628,6 +712,7 @@ class KMeans(NamedTuple):
             z = clients.for_each(partial(Whitening.apply, whitening), z)
         centroids = seed_centroids(
             *(key, z, mask, present, self.num_clusters),
+            read=self.read(federation),
             num_init=self.num_init,
             cosine=self.cosine,
         )
@@ -669,10 +754,12 @@ class KMeans(NamedTuple):
             z, mask = state.clients
         else:
             z, mask = self.points(state, federation)
-            z = clients.for_each(partial(Clusters.space, before), z)
+            if before.whitening:
+                z = clients.for_each(before.space, z)
         present = server.participants(federation)
         step = lloyd_step(
             *(z, mask, present, before.centroids),
+            read=self.read(federation),
             cosine=self.cosine,
             fuzzifier=self.fuzzifier,
         )

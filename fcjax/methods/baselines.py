@@ -13,6 +13,7 @@ from fcjax.algorithms.kfed import LocalStart, kfed
 from fcjax.data.split import Split
 from fcjax.methods import paper_scores_ccfc
 from fcjax.methods.base import Method, MethodSpec, Problem, first_partition
+from fcjax.parallel.mesh import platform
 from fcjax.settings import Limits, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
 
@@ -72,9 +73,15 @@ class Baseline(Method):
             build=self.builder(problem),
             scope="global",
             paper=paper_scores_ccfc.scores_of(problem.data, self.paper_name),
-            working_bytes=4 * problem.dataset.examples.size,  # as float32
+            working_bytes=self.working_bytes(problem),
             sees_all=self.sees_all,
         )
+
+    def working_bytes(self, problem: Problem) -> int:
+        """Returns the bytes of all examples as float32, if the method needs them."""
+        # On a CPU, clients read their examples one after another.
+        one_by_one = platform() == "cpu" and not self.sees_all
+        return 0 if one_by_one else 4 * problem.dataset.examples.size
 
     def adapt(self, split: Split, *, labelled: bool) -> Split:
         """Fills the fields of a split that were not given with defaults."""

@@ -385,10 +385,10 @@ def effective_rank(embedding: Float[np.ndarray | Array, "_ _"]) -> float:
       >>> effective_rank(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
       2.0
     """
-    z = np.asarray(embedding, np.float64)
+    z = np.array(embedding, np.float64)
     if not np.isfinite(z).all():
         return math.nan
-    z = z - z.mean(axis=0)
+    z -= z.mean(axis=0)  # in place, because z may be large
     # The smaller product is cheaper. Both have the same nonzero eigenvalues.
     gram = z.T @ z if z.shape[1] <= len(z) else z @ z.T
     squares = float(np.sum(gram**2))

@@ -97,6 +97,7 @@ def figures_of_run(
     embedding: np.ndarray | None,
     communities: CommunityAssignments | None = None,
     *,
+    examples: np.ndarray | None = None,
     scope: str = "global",
     title: str = "",
 ) -> None:
@@ -115,6 +116,8 @@ def figures_of_run(
         embedding: [P or more, D] the embedding of each example, NaN for none. None
             draws no map.
         communities: the communities of the run; None draws no association graph.
+        examples: the indices of the examples in the rows of `embedding`; None means all
+            P examples.
         scope: scope of the method. If it is not "global", the clusters of each client
             are renamed to the classes that match them.
         title: title of each figure: method, data set, heterogeneity and seed.
@@ -138,15 +141,18 @@ def figures_of_run(
         figures.associations(path=path, title=title, **nodes._asdict())
     if embedding is None:
         return
-    embedding = embedding[:count]
-    mapped = np.isfinite(embedding).all(axis=1) & (clients >= 0) & has_cluster
+    examples = np.arange(len(embedding)) if examples is None else examples
+    embedding, examples = embedding[examples < count], examples[examples < count]
+    mapped = np.isfinite(embedding).all(axis=1)
+    mapped &= (clients[examples] >= 0) & has_cluster[examples]
+    shown = examples[mapped]
     if mapped.sum() >= 4:
         figures.tsne(
             embedding[mapped],
-            None if labels is None else labels[mapped],
-            clients[mapped],
+            None if labels is None else labels[shown],
+            clients[shown],
             folder / "embedding.png",
-            assignments=clusters[mapped],
+            assignments=clusters[shown],
             title=title,
         )
 

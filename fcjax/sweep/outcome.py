@@ -1,5 +1,6 @@
 """Outcomes of runs: their clusters, communities and embeddings, as NumPy arrays."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -102,15 +103,34 @@ def communities_of(
     ]
 
 
-def embeddings_of(
-    program: Program, grid: Grid, state: Any
-) -> Iterator[Float[np.ndarray, "P D"]]:
+MOST_EMBEDDED, SAMPLE = 2**26, 2**24
+"""Up to `MOST_EMBEDDED` values (256 MiB), all examples of a run are embedded. Larger
+data has the embedding of a random sample of about `SAMPLE` values. The scores of an
+embedding need ten times its memory."""
+
+
+class Embedding(NamedTuple):
+    """The embedding of the examples of one run that have a client."""
+
+    examples: Int[np.ndarray, "n"]
+    """The indices of the examples, sorted."""
+    points: Float[np.ndarray, "n D"]
+    """The embedding of these examples."""
+
+
+def embeddings_of(program: Program, grid: Grid, state: Any) -> Iterator[Embedding]:
     """Embeds the examples of a grid, one run after another to save memory.
 
-    `program` is the program of the runs, `grid` their inputs, and `state` their state,
-    [G, ...]. Each yielded array is the embedding of one run, with one row per example
-    and NaN for examples without a client.
+    Args:
+        program: the program of the runs.
+        grid: the inputs of the runs.
+        state: the state of all runs, [G, ...].
+
+    Yields:
+        Embedding: the embedding of one run. If all examples have more values than
+        `MOST_EMBEDDED`, it has a random sample of each client's examples.
     """
+    grid = grid._replace(federations=sampled(grid.federations))
     federations = grid.federations
     # With several processes, examples are placed on devices for all runs together.
     whole = program.embed(grid, state) if is_multiprocess() else None
@@ -133,11 +153,36 @@ def embeddings_of(
         )
         parts = [(z[mask], rows[mask]) for z, rows, mask in zip(*blocks, strict=True)]
         z, rows = map(np.concatenate, zip(*parts, strict=True))
-        yield of_examples(
-            *(z.astype(np.float32)[None], rows[None], np.ones((1, len(rows)), bool)),
-            federations.pool.shape[0],
-            fill=np.nan,
-        )
+        # The first client of an example counts, as in `of_examples`.
+        examples, first = np.unique(rows, return_index=True)
+        yield Embedding(examples, z[first].astype(np.float32, copy=False))
+
+
+def sampled(federations: Federation) -> Federation:
+    """Takes a random sample of the examples of each client, if there are too many.
+
+    Args:
+        federations: the federations of a grid.
+
+    Returns:
+        The federations. If their examples have more than `MOST_EMBEDDED` values, about
+        `SAMPLE` of them remain, at least one example per client.
+    """
+    blocks = jax.tree.leaves(federations.mask)
+    num_examples = sum(math.prod(x.shape[1:]) for x in blocks)
+    num_values = num_examples * math.prod(federations.pool.shape[1:])
+    if num_values <= MOST_EMBEDDED:
+        return federations
+
+    def sample(x):
+        # The same draw for indices and mask. Padding is at the end of a client, so at
+        # least one column has real examples of every client.
+        number = max(1, x.shape[2] * SAMPLE // num_values)
+        others = np.random.default_rng(0).permutation(np.arange(1, x.shape[2]))
+        return x[:, :, np.sort(np.append(others[: number - 1], 0))]
+
+    indices, mask = jax.tree.map(sample, (federations.indices, federations.mask))
+    return federations._replace(indices=indices, mask=mask)
 
 
 def of_examples(

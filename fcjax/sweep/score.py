@@ -17,7 +17,7 @@ from fcjax.methods.base import MethodSpec, Scope
 from fcjax.metrics.internal import MAX_WEIGHT
 from fcjax.results.run import INTERNAL_SCORES
 from fcjax.results.store import CommunityAssignments, Row, global_clusters
-from fcjax.sweep.outcome import Outcome
+from fcjax.sweep.outcome import Embedding, Outcome
 from fcjax.sweep.plan import Batch
 
 # --- The k-means baseline
@@ -269,7 +269,7 @@ def score_end(
     scores: Mapping[str, float | int],
     *,
     present: Bool[np.ndarray, "R M"],
-    embedding: Float[np.ndarray, "P D"] | None,
+    embedding: Embedding | None,
     same: CommunityAssignments | None = None,
 ) -> dict[str, float | int]:
     """Computes all scores of a finished run.
@@ -280,8 +280,8 @@ def score_end(
         scope: how the clusters of the method are scored.
         scores: the scores of the last round, with all names of `SCORES`.
         present: the participating clients of each round.
-        embedding: the embedding by the global model, NaN for examples without one; None
-            if the clients have no global model. Internal scores need it.
+        embedding: the embedding by the global model; None if the clients have no global
+            model. Internal scores need it.
         same: the communities of the clients' clusters; None if they are unknown.
 
     Returns:
@@ -304,10 +304,13 @@ def score_end(
         value = jax.jit(heterogeneity)(np.asarray(counts, np.float32))
         final["heterogeneity"] = float(value)
     if embedding is not None:
-        known = np.isfinite(embedding).all(axis=1)
+        known = np.isfinite(embedding.points).all(axis=1)
         if known.any():
-            final |= metrics.internal_scores(embedding[known], run.clusters[known])
-            final["effective_rank"] = metrics.effective_rank(embedding[known])
+            points, examples = embedding.points, embedding.examples
+            if not known.all():
+                points, examples = points[known], examples[known]
+            final |= metrics.internal_scores(points, run.clusters[examples])
+            final["effective_rank"] = metrics.effective_rank(points)
     return final
 
 

@@ -38,7 +38,13 @@ from fcjax.results.store import Point, Row, fingerprint
 from fcjax.sweep import fit, plan, processes, report, score, sinks
 from fcjax.sweep.checkpoints import Checkpoints
 from fcjax.sweep.experiment import Experiment, configuration
-from fcjax.sweep.outcome import Outcome, communities_of, embeddings_of, outcomes_of
+from fcjax.sweep.outcome import (
+    Embedding,
+    Outcome,
+    communities_of,
+    embeddings_of,
+    outcomes_of,
+)
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.score import round_off
@@ -535,8 +541,9 @@ def finish(
                 dataset,
                 run.client_of_example,
                 run.clusters,
-                embedding,
+                embedding.points,
                 same,
+                examples=embedding.examples,
                 scope=batch.method.scope,
                 title=drawing.figure_title([row], [*folder.settings, "seed"]),
             )
@@ -600,20 +607,23 @@ def export_model(call: Call, state: State) -> exported.Program | None:
     )
 
 
-def centers_of(embedding: np.ndarray, run: Outcome, num_clusters: int) -> np.ndarray:
+def centers_of(embedding: Embedding, run: Outcome, num_clusters: int) -> np.ndarray:
     """Returns the cluster centers of a run, for the assignment of new examples.
 
     Args:
-        embedding: [P, D], NaN for examples without an embedding.
+        embedding: the embedding of the run.
         run: the clusters of the run.
         num_clusters: K.
 
     Returns:
         The centers, [K, D].
     """
-    known = ~np.isnan(embedding).any(axis=1)
+    known = ~np.isnan(embedding.points).any(axis=1)
+    points, examples = embedding.points, embedding.examples
+    if not known.all():
+        points, examples = points[known], examples[known]
     return exported.cluster_centers(
-        embedding[known], run.clusters[known], num_clusters=num_clusters
+        points, run.clusters[examples], num_clusters=num_clusters
     )
 
 
