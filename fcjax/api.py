@@ -46,7 +46,7 @@ def run(
     progress: bool = False,
     data_dir: str | Path | None = None,
     limit: int | None = None,
-    scale: Scale = "minmax",
+    scale_columns: Scale = "minmax",
     evaluate_every: int | None = None,
     precision: Literal["highest", "high", "default", "bfloat16"] | None = None,
 ) -> Results:
@@ -72,7 +72,7 @@ def run(
         progress: whether to print the progress and the results.
         data_dir: the folder of prepared TFDS data sets.
         limit: the number of examples to use, a subset with the same class proportions.
-        scale: the scaling of feature columns: "minmax" to [0, 1], "standard" to mean 0
+        scale_columns: the scaling of feature columns: "minmax" to [0, 1], "standard" to mean 0
             and standard deviation 1, or "none". A `Dataset` is not scaled again.
         evaluate_every: rounds between two evaluations; None uses the method's default.
         precision: the precision of the matrix products of networks. None is "highest"
@@ -100,9 +100,11 @@ def run(
     split, dataset, natural = split or Split(), None, None
     name = x if isinstance(x, str | Path) else ARRAY
     if not isinstance(x, str | Path):
-        dataset = x if isinstance(x, Dataset) else dataset_of(x, scale)
+        dataset = x if isinstance(x, Dataset) else dataset_of(x, scale_columns)
     if clients is not None:
-        dataset = dataset or data.load(str(name), data_dir=data_dir, scale=scale)
+        dataset = dataset or data.load(
+            str(name), data_dir=data_dir, scale_columns=scale_columns
+        )
         if given(split):
             raise ValueError("clients and split exclude each other: set one of them")
         if isinstance(clients, Partition):
@@ -116,7 +118,13 @@ def run(
         dataset = data.stratified_subset(dataset, limit)
     labels = dataset is None or dataset.labels is not None
     folder = Path(data_dir) if data_dir else None
-    source = Source(str(name), data_dir=folder, limit=limit, labels=labels, scale=scale)
+    source = Source(
+        str(name),
+        data_dir=folder,
+        limit=limit,
+        labels=labels,
+        scale_columns=scale_columns,
+    )
     if num_clusters is not None:
         split = dataclasses.replace(split, clusters=num_clusters)
     options = Options(

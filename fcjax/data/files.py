@@ -577,7 +577,9 @@ def _convert(
             "if the rows are images"
         )
     else:
-        examples, more, scaling = dataset.scaled(examples, source.scale, scaling)
+        examples, more, scaling = dataset.scaled(
+            examples, source.scale_columns, scaling
+        )
     if labels is not None:
         labels, label_notes = dataset.classes(labels)
         more += label_notes

@@ -29,7 +29,7 @@ class Source:
     """Height, width and optionally channels of images in the rows of a file."""
     resize: Annotated[int | None, shown("no resizing")] = None
     """Resize images to this height and width in pixels, without cropping."""
-    scale: Scale = "minmax"
+    scale_columns: Scale = "minmax"
     """Scaling of feature columns: minmax to 0 to 1, standard to mean 0 and standard
     deviation 1, none for columns that are on one scale, such as embeddings. Methods
     that train networks take minmax only."""
@@ -63,9 +63,9 @@ class Source:
             )
 
 
-LATER = ("client_column", "client_folders", "keep_index", "scale")
+LATER = ("client_column", "client_folders", "keep_index", "scale_columns")
 """The settings that later versions added. config.json omits their default values."""
-FOR_FILES = ("image_shape", "client_column", "client_folders", "scale")
+FOR_FILES = ("image_shape", "client_column", "client_folders", "scale_columns")
 """The settings that named data sets do not have."""
 SOURCE = tuple(x.name for x in dataclasses.fields(Source) if x.name != "data_dir")
 """The names of all settings that decide which examples a run has."""

@@ -108,11 +108,11 @@ class Task:
         Raises:
             ValueError: the method does not take this scale of the features.
         """
-        is_scaled = dataset.scaling is None or self.source.scale == "minmax"
+        is_scaled = dataset.scaling is None or self.source.scale_columns == "minmax"
         if not is_scaled and not self.method.any_scale:
             raise ValueError(
                 f"{self.method.name} needs feature columns between 0 and 1; use "
-                f"`scale` minmax, got {self.source.scale}"
+                f"`scale_columns` minmax, got {self.source.scale_columns}"
             )
         size = (dataset, num_clients)
         return Problem(

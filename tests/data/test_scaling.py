@@ -58,7 +58,9 @@ def test_a_data_set_describes_itself(tmp_path):
     (tmp_path / "visits.csv").write_text(
         "age,site,class\n30,north,a\n50,<b>,b\n20,north,a\n40,,b\n"
     )
-    found = data.load(tmp_path / "visits.csv", client_column="site", scale="none")
+    found = data.load(
+        tmp_path / "visits.csv", client_column="site", scale_columns="none"
+    )
     assert found.describe().split("\n  ")[1:] == [
         "examples: 4 feature vectors of 1 column",
         "values: float32, 20 to 50",
@@ -79,7 +81,9 @@ def test_a_data_set_describes_itself(tmp_path):
 def test_methods_that_train_networks_take_columns_between_0_and_1():
     x = np.random.default_rng(0).normal(size=(40, 3))
     with pytest.raises(ValueError, match="ccfc needs feature columns between 0 and 1;"):
-        fcjax.run(CCFC(preset="smoke"), x, num_clusters=2, scale="standard")
+        fcjax.run(CCFC(preset="smoke"), x, num_clusters=2, scale_columns="standard")
     far = np.concatenate([x, x + 100])
-    clusters = fcjax.run(ExactKMeans(), far, num_clusters=2, scale="none")[0].labels_
+    clusters = fcjax.run(ExactKMeans(), far, num_clusters=2, scale_columns="none")[
+        0
+    ].labels_
     assert set(clusters[:40]) != set(clusters[40:])
