@@ -72,8 +72,8 @@ def run(
         progress: whether to print the progress and the results.
         data_dir: the folder of prepared TFDS data sets.
         limit: the number of examples to use, a subset with the same class proportions.
-        scale_columns: the scaling of feature columns: "minmax" to [0, 1], "standard" to mean 0
-            and standard deviation 1, or "none". A `Dataset` is not scaled again.
+        scale_columns: the scaling of feature columns: "minmax" to [0, 1], "standard" to
+            mean 0 and standard deviation 1, or "none". A `Dataset` is not scaled again.
         evaluate_every: rounds between two evaluations; None uses the method's default.
         precision: the precision of the matrix products of networks. None is "highest"
             on a CPU, and "default", the tensor cores, on a GPU or TPU. "bfloat16" also
