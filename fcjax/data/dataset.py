@@ -86,7 +86,7 @@ def validate(dataset: Dataset) -> Dataset:
                 f"dataset {name} has {len(examples)} examples but {kind}s of shape "
                 f"{values.shape}; one {kind} per example is required"
             )
-    if not np.isfinite(examples).all():
+    if examples.dtype.kind == "f" and not np.isfinite(examples).all():
         raise ValueError(
             f"dataset {name} has NaN or infinite values; all values must be finite"
         )
@@ -142,14 +142,34 @@ def name_errors(name: str) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"dataset {name} cannot be read ({error})") from error
     except ValueError as error:
-        raise ValueError(
-            f"dataset {name or repr(name)} {' '.join(str(error).split())}"
-        ) from error
+        line = " ".join(str(error).split())
+        raise ValueError(printable(f"dataset {name or repr(name)} {line}")) from error
 
 
 # --- Conversion
 
 _MAX_LISTED_CLASSES = 10
+
+
+def printable(text: str) -> str:
+    r"""Returns a text with escapes in place of control and undecodable characters.
+
+    Names of files may have such characters, which could break lines of output or
+    control the terminal.
+
+    Args:
+      text: the text.
+
+    Returns:
+      The text, in which all characters are printable.
+
+    Examples:
+      >>> print(printable("two\nlines"))
+      two\nlines
+    """
+    return "".join(
+        x if x.isprintable() else x.encode("unicode_escape").decode() for x in text
+    )
 
 
 def counted(number: int, noun: str) -> str:
@@ -234,7 +254,8 @@ def images_or_vectors(
         raise ValueError(
             f"has {counted(len(values), 'example')}; at least 2 examples are required"
         )
-    bad = ~np.isfinite(values)
+    # Integers are not tested, because the test would read all of a mapped file.
+    bad = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(0, bool)
     if bad.any():
         first = int(np.flatnonzero(bad.reshape(len(values), -1).any(1))[0])
         raise ValueError(
@@ -293,7 +314,9 @@ def pixels(images: np.ndarray) -> tuple[np.ndarray, list[str]]:
         )
     if high <= 1:
         note = f"{value_range} converted to float32 in [0, 1]"
-        return images.astype(np.float32), [] if images.dtype.kind == "f" else [note]
+        return images.astype(
+            np.float32, copy=False
+        ), [] if images.dtype.kind == "f" else [note]
     if images.dtype.kind in "iu" or (images == np.round(images)).all():
         return images.astype(np.uint8), [f"{value_range} converted to uint8"]
     unit = (images / np.float64(255)).astype(np.float32)
