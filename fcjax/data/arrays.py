@@ -201,8 +201,8 @@ class Arrays(NamedTuple):
         others = [name for name in self.names if name not in chosen]
         if source.labels and not labels and others:
             notes.append(
-                f"no labels, because no array is called {', '.join(LABELS)}; "
-                f"`label_array` can name one of {', '.join(others[:NAMES_SHOWN])}"
+                "no array has a usual name of labels; `label_array` can name one of "
+                f"{', '.join(others[:NAMES_SHOWN])}"
             )
         return Content(
             self._joined(values),
