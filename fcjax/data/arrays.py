@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fcjax.data.dataset import Content, decoding
+from fcjax.data.dataset import Content, decoding, printable
 from fcjax.data.federation import host_memory, readable
 from fcjax.data.source import Source
 
@@ -106,7 +106,11 @@ class Arrays(NamedTuple):
 
     def listed(self) -> str:
         """Returns the first names and shapes as text."""
-        shown = [f"{name} {self.header(name)[0]}" for name in self.names[:NAMES_SHOWN]]
+        shown = []
+        for name in self.names[:NAMES_SHOWN]:
+            with contextlib.suppress(ValueError):  # Other kinds of data have no shape.
+                name = f"{name} {self.header(name)[0]}"
+            shown.append(name)
         more = [f"... {len(self.names)} in all"] * (len(self.names) > NAMES_SHOWN)
         return ", ".join([*shown, *more]) or "none"
 
@@ -359,15 +363,16 @@ class _H5(NamedTuple):
         """Returns the shape and the type of an array or of an element of AnnData."""
         import h5py
 
-        if not self.is_dataset(name):
+        with decoding(f"has an array {name} that cannot be read"):
+            if self.is_dataset(name):
+                dataset = self.objects[name]
+                is_text = h5py.check_string_dtype(dataset.dtype)
+                return dataset.shape, np.dtype("S16") if is_text else dataset.dtype
             if self.is_kind(name, "matrix"):
                 shape = tuple(map(int, self.objects[name].attrs["shape"]))
                 return shape, self.objects[f"{name}/data"].dtype
             kind = "codes" if self.is_kind(name, "categorical") else "values"
             return self.header(f"{name}/{kind}")
-        dataset = self.objects[name]
-        is_text = h5py.check_string_dtype(dataset.dtype)
-        return dataset.shape, np.dtype("S16") if is_text else dataset.dtype
 
     def read(self, name: str) -> np.ndarray:
         """Returns an array or an element of AnnData: sparse, categorical or masked."""
@@ -493,7 +498,12 @@ def read_h5ad(path: Path, source: Source) -> Content:
             client_array=column(source.client_array),
         )
         content = Arrays(names, file.header, file.read).content(path, source)
-        return content._replace(names=file.read(f"obs/{index}"))
+        cells = file.read(f"obs/{index}")
+        if len(cells) != len(content.values):
+            raise ValueError(
+                f"has {len(content.values)} examples but {len(cells)} rows of obs"
+            )
+        return content._replace(names=np.array(list(map(printable, map(str, cells)))))
 
 
 # --- safetensors
