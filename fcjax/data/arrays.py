@@ -134,17 +134,13 @@ class Arrays(NamedTuple):
         given = getattr(source, setting)
         found = []
         for name in usual if given is None else [given]:
-            places = {"": (name,)}
-            places |= {
-                split: (f"{split}_{name}", f"{name}_{split}") for split in SPLITS
-            }
             parts = {
                 split: candidate
-                for split, candidates in places.items()
-                for candidate in candidates
+                for split in SPLITS
+                for candidate in (f"{split}_{name}", f"{name}_{split}")
                 if candidate in self.names
             }
-            if "" in parts:
+            if name in self.names:
                 parts = {"": name}
             found += [parts] if parts else []
         if len(found) > 1:
