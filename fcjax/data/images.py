@@ -118,7 +118,8 @@ def read_images(folder: Path, source: Source) -> Content:
         raise ValueError(
             "has no images; accepted are png, jpg, bmp, gif, tif, webp, ppm and pgm "
             "files in the folder itself, in one folder per class or in CLIENT/CLASS/, "
-            "and the four IDX files"
+            "and the four IDX files; convert other formats, such as DICOM, to png or "
+            "tif of 16 bits"
         )
     _check_links(folder, tree.files)
     names = [printable(str(file.relative_to(folder))) for file in tree.files]
