@@ -429,7 +429,8 @@ def _h5(path: Path) -> Iterator[_H5]:
     with path.open("rb") as stream:
         with decoding("is damaged or not an HDF5 file"):
             file = h5py.File(stream, "r")
-            file.visititems(objects.__setitem__)
+            # A name that is not valid text has the type bytes.
+            file.visititems(lambda name, found: objects.update({str(name): found}))
         with file:
             yield _H5(path, objects)
 

@@ -8,6 +8,7 @@ import pytest
 import scipy.io
 
 from fcjax.data import load
+from tests.data.test_arrays import h5, h5ad, leaf, npy, safetensors
 from tests.data.test_files import (
     IMAGES,
     LABELS,
@@ -156,7 +157,13 @@ def test_files_that_cannot_be_read(name, write, shape, fault, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("write", [write_npz, write_csv, write_gz])
+@pytest.mark.parametrize(
+    "write",
+    [
+        *(write_npz, write_csv, write_gz, npy(IMAGES), h5(x=IMAGES, y=LABELS)),
+        *(h5ad("csr"), safetensors(x=IMAGES, y=LABELS), leaf()),
+    ],
+)
 @pytest.mark.filterwarnings("ignore")
 def test_bytes_that_change_on_the_way_never_raise_anything_else(write, tmp_path):
     path = write(tmp_path)
