@@ -612,6 +612,8 @@ class Predict:
     """Whether the last column of a table holds labels."""
     client_column: Annotated[str | None, shown("none")] = None
     """Column of a table that names the client of each example; not a feature."""
+    array: Annotated[str | None, shown("a usual name, such as x")] = None
+    """Array of the examples in an .npz, .h5, .h5ad or .safetensors."""
     data_dir: DataDir = None
     """Folder of the prepared TFDS data sets."""
     where: Annotated[Conditions, shown("the only run")] = ()
@@ -632,6 +634,7 @@ class Predict:
             image_shape=self.image_shape,
             labels=self.labels,
             client_column=self.client_column,
+            array=self.array,
             scaling=model.scaling,
             resize=source.resize if self.resize is None else self.resize,
             keep_index=source.keep_index,

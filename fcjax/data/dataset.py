@@ -152,7 +152,8 @@ def validate(dataset: Dataset) -> Dataset:
                 f"dataset {name} has {len(examples)} examples but {kind}s of shape "
                 f"{values.shape}; one {kind} per example is required"
             )
-    if not all(np.isfinite(examples[rows]).all() for rows in chunks(examples)):
+    is_float = examples.dtype.kind == "f"
+    if is_float and not all(np.isfinite(examples[x]).all() for x in chunks(examples)):
         raise ValueError(
             f"dataset {name} has NaN or infinite values; all values must be finite"
         )
@@ -208,12 +209,32 @@ def name_errors(name: str) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"dataset {name} cannot be read ({error})") from error
     except ValueError as error:
-        raise ValueError(
-            f"dataset {name or repr(name)} {' '.join(str(error).split())}"
-        ) from error
+        line = " ".join(str(error).split())
+        raise ValueError(printable(f"dataset {name or repr(name)} {line}")) from error
 
 
 # --- Conversion
+
+
+def printable(text: str) -> str:
+    r"""Returns a text with escapes in place of control and undecodable characters.
+
+    Names of files may have such characters, which could break lines of output or
+    control the terminal.
+
+    Args:
+      text: the text.
+
+    Returns:
+      The text, in which all characters are printable.
+
+    Examples:
+      >>> print(printable("two\nlines"))
+      two\nlines
+    """
+    return "".join(
+        x if x.isprintable() else x.encode("unicode_escape").decode() for x in text
+    )
 
 
 def counted(number: int, noun: str) -> str:
@@ -298,10 +319,10 @@ def images_or_vectors(
         raise ValueError(
             f"has {counted(len(values), 'example')}; at least 2 examples are required"
         )
-    axes = tuple(range(1, values.ndim))
-    bad = np.concatenate(
-        [(~np.isfinite(values[rows])).sum(axes) for rows in chunks(values)]
-    )
+    axes, bad = tuple(range(1, values.ndim)), np.zeros(1, int)
+    if values.dtype.kind == "f":  # a test of integers would read all of a mapped file
+        counts = [(~np.isfinite(values[rows])).sum(axes) for rows in chunks(values)]
+        bad = np.concatenate(counts)
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
         raise ValueError(
@@ -360,7 +381,9 @@ def pixels(images: np.ndarray) -> tuple[np.ndarray, list[str]]:
         )
     if high <= 1:
         note = f"{value_range} converted to float32 in [0, 1]"
-        return images.astype(np.float32), [] if images.dtype.kind == "f" else [note]
+        return images.astype(
+            np.float32, copy=False
+        ), [] if images.dtype.kind == "f" else [note]
     if images.dtype.kind in "iu" or (images == np.round(images)).all():
         return images.astype(np.uint8), [f"{value_range} converted to uint8"]
     unit = (images / np.float64(255)).astype(np.float32)

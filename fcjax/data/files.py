@@ -1,4 +1,4 @@
-"""Data sets in files: NumPy, MATLAB, tables, Parquet, Hugging Face, IDX and images.
+"""Data sets in files: arrays, tables, Parquet, Hugging Face, IDX and images.
 
 Each format has one function, which reads a path into a `Content`. `FORMATS` maps file
 endings to these functions. `read` turns the content into a `Dataset`.
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fcjax.data import dataset, images
+from fcjax.data import arrays, dataset, images
 from fcjax.data.dataset import (
     Content,
     Dataset,
@@ -26,7 +26,7 @@ from fcjax.data.dataset import (
     decoding,
     name_errors,
 )
-from fcjax.data.source import Source
+from fcjax.data.source import ARRAY_SETTINGS, Source
 
 HUGGING_FACE = "hf:"
 """The prefix of a path to a folder that `datasets.Dataset.save_to_disk` wrote."""
@@ -35,86 +35,6 @@ _COLUMNS_SHOWN = 10
 _MISSING_PACKAGE = (
     "requires packages that are not installed; run: pip install datasets pyarrow"
 )
-
-
-# --- NumPy and MATLAB
-
-
-def read_npz(path: Path, source: Source) -> Content:
-    """Reads the arrays of an `.npz`: `x` or `images`, `y` or `labels`, and `client`.
-
-    Arrays of Python objects are refused, because a pickle may run any program.
-
-    Args:
-      path: the path of the file.
-      source: the settings; `labels` is used.
-
-    Returns:
-      The values, and the labels and clients if the file has them.
-
-    Raises:
-      ValueError: the file is damaged, has no examples, or has two arrays for the
-        examples or the labels.
-    """
-    with decoding("is damaged or not an .npz file"):
-        arrays = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
-        names = list(arrays.files)
-
-    def array(*accepted: str) -> np.ndarray | None:
-        present = [name for name in accepted if name in names]
-        if len(present) > 1:
-            raise ValueError(
-                f"has both arrays {' and '.join(present)}; only one of them is accepted"
-            )
-        if not present:
-            return None
-        with decoding(f"has an array {present[0]} that is damaged or not numeric"):
-            return arrays[present[0]]
-
-    values = array("x", "images")
-    if values is None:
-        raise ValueError(
-            f"has no array x or images; its arrays are {_join_names(names)}"
-        )
-    labels = array("y", "labels") if source.labels else None
-    return Content(values, labels, clients=array("client"))
-
-
-def read_mat(path: Path, source: Source) -> Content:
-    """Reads the arrays `fea` [P, F] and `gnd` of a MATLAB file up to version 7.
-
-    Rows of s x s values with s >= 8 are read as images stored column by column.
-
-    Args:
-      path: the path of the file.
-      source: the settings; `labels` and `image_shape` are used.
-
-    Returns:
-      The values, and the labels if the file has `gnd`. A note tells if rows were read
-      as images.
-
-    Raises:
-      ValueError: the file is damaged, or has no array `fea`.
-    """
-    import scipy.io
-
-    with decoding("is damaged or not a .mat file"):
-        # Without mat_dtype, a double array of 0 and 1 becomes uint8 and means 0 to 255.
-        arrays = scipy.io.loadmat(io.BytesIO(path.read_bytes()), mat_dtype=True)
-    if "fea" not in arrays:
-        names = [name for name in arrays if not name.startswith("__")]
-        raise ValueError(f"has no array fea; its arrays are {_join_names(names)}")
-    values, labels = np.asarray(arrays["fea"]), None
-    if source.labels and "gnd" in arrays:
-        labels = np.asarray(arrays["gnd"])
-        if labels.shape == (1, len(values)):  # as SciPy writes a vector
-            labels = labels[0]
-    side = math.isqrt(values.shape[1]) if values.ndim == 2 else 0
-    if source.image_shape or side < 8 or side**2 != values.shape[1]:
-        return Content(values, labels)
-    note = f"rows read as {side}x{side} images stored column by column"
-    values = values.reshape(-1, side, side).transpose(0, 2, 1)
-    return Content(values, labels, [note])
 
 
 # --- Tables
@@ -469,24 +389,45 @@ def read_unpacked(file: Path) -> bytes:
       The bytes.
 
     Raises:
-      ValueError: the gzip data is damaged.
+      ValueError: the gzip data is damaged, or it expands to more than
+        `arrays.expansion_limit`.
     """
     content = file.read_bytes()
     # Test the content and not the name, because browsers may decompress a .gz file
     # without renaming it.
     if content[:2] != b"\x1f\x8b":
         return content
-    with decoding(f"is damaged: {file.name} cannot be decompressed"):
-        return gzip.decompress(content)
+    chunks, size, limit = [], 0, arrays.expansion_limit(file)
+    with (
+        decoding(f"is damaged: {file.name} cannot be decompressed"),
+        gzip.GzipFile(fileobj=io.BytesIO(content)) as stream,
+    ):
+        while size <= limit and (chunk := stream.read(2**20)):
+            chunks.append(chunk)
+            size += len(chunk)
+    arrays.check_size(file, size)
+    return b"".join(chunks)
 
 
 # --- Any file
 
 Reader = Callable[[Path, Source], Content]
 
+WITH_ARRAYS: dict[str, Reader] = {
+    ".npz": arrays.read_npz,
+    ".h5ad": arrays.read_h5ad,
+    **dict.fromkeys((".h5", ".hdf5"), arrays.read_h5),
+    ".safetensors": arrays.read_safetensors,
+}
+"""The formats of arrays with names, for `array`, `label_array` and `client_array`."""
+PICKLES = (".pkl", ".pkl.gz", ".pickle", ".pt", ".pth", ".joblib")
+"""Endings of files that may hold a pickle and are refused."""
 FORMATS: dict[str, Reader] = {
-    ".npz": read_npz,
-    ".mat": read_mat,
+    **WITH_ARRAYS,
+    ".npy": arrays.read_npy,
+    ".mat": arrays.read_mat,
+    ".json": arrays.read_leaf,
+    **dict.fromkeys(PICKLES, arrays.refuse_pickle),
     ".parquet": read_parquet,
     **dict.fromkeys((".csv", ".csv.gz", ".tra", ".tes", ".data", ".txt"), read_csv),
 }
@@ -534,6 +475,12 @@ def _reader(full_name: str, path: Path, source: Source) -> Reader:
     if not path.exists():
         raise ValueError("does not exist; check the path")
     name = path.name.lower()
+    for setting in ARRAY_SETTINGS:
+        if getattr(source, setting) and not name.endswith(tuple(WITH_ARRAYS)):
+            raise ValueError(
+                f"has no arrays with names; `{setting}` is only for "
+                f"{', '.join(WITH_ARRAYS)}"
+            )
     if full_name.startswith(HUGGING_FACE):
         return read_saved
     if source.client_folders and not path.is_dir():
@@ -547,16 +494,28 @@ def _reader(full_name: str, path: Path, source: Source) -> Reader:
         )
     if reader is not None:
         return reader
+    # The files of CIFAR in Python's format have no ending.
+    if any(map(_is_pickle, (path, path / "data_batch_1", path / "train"))):
+        return arrays.refuse_pickle
     if path.is_dir():
         has_idx = any(_images_of(path, split) for split in ("train", "t10k"))
         return read_idx_folder if has_idx else images.read_images
     if _IDX.search(name):
         return read_idx
     raise ValueError(
-        "has an unknown file type; accepted are .npz, .mat, .csv (also .tra, .tes, "
-        ".data, .txt), .parquet, IDX (.gz or not), a folder of images or of the four "
-        "IDX files, and hf:PATH"
+        "has an unknown file type; accepted are .npz, .npy, .h5, .h5ad, .safetensors, "
+        ".mat, .json of LEAF, .csv (also .tra, .tes, .data, .txt), .parquet, IDX (.gz "
+        "or not), a folder of images or of the four IDX files, and hf:PATH"
     )
+
+
+def _is_pickle(path: Path) -> bool:
+    """Returns whether a file starts like a pickle of protocol 2 or later."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        start = stream.read(2)
+    return start[:1] == b"\x80" and start[1:] in (b"\2", b"\3", b"\4", b"\5")
 
 
 def _convert(
@@ -587,6 +546,7 @@ def _convert(
     if clients is not None:
         clients, client_names = dataset.client_numbers(clients)
     notes = (*notes, *more, *dataset.duplicates(examples))
+    notes = tuple(map(dataset.printable, notes))
     return dataset.validate(
         Dataset(name, examples, labels, notes, scaling, clients, names, client_names)
     )

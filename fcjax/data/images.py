@@ -6,6 +6,7 @@ nothing is cropped, as in the evaluation of Contrastive Clustering (Li et al., 2
 """
 
 import contextlib
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from fcjax.data.dataset import Content, counted, decoding
+from fcjax.data.dataset import Content, counted, decoding, printable
+from fcjax.data.federation import host_memory, readable
 from fcjax.data.source import Source
 
 # --- Resizing
@@ -101,24 +103,26 @@ def read_images(folder: Path, source: Source) -> Content:
       source: the settings.
 
     Returns:
-      Images [P, H, W, C] with C = 1 if all of them are grey, else 3: uint8, or float32
-      in [0, 1] for images of 16 bits. Labels [P] are the names of the classes, or None
-      without class folders. Clients [P] are the names of the clients, or None. Notes
-      have one line per conversion.
+      Images [P, H, W, C] with C = 1 if most of them are grey, else 3: uint8, or
+      float32 in [0, 1] for images of 16 bits or of floats. Labels [P] are the names of
+      the classes, or None without class folders. Clients [P] are the names of the
+      clients, or None. Notes have one line per conversion.
 
     Raises:
       ValueError: there are no images or no such split, some splits have classes and
-        others have none, or an image is damaged, too large or, without `resize`, of
-        another size.
+        others have none, a link leads out of the folder, or an image is damaged, too
+        large or, without `resize`, of another size.
     """
     tree = image_files(folder, split=source.split, client_folders=source.client_folders)
     if not tree.files:
         raise ValueError(
             "has no images; accepted are png, jpg, bmp, gif, tif, webp, ppm and pgm "
             "files in the folder itself, in one folder per class or in CLIENT/CLASS/, "
-            "and the four IDX files"
+            "and the four IDX files; convert other formats, such as DICOM, to png or "
+            "tif of 16 bits"
         )
-    names = [str(file.relative_to(folder)) for file in tree.files]
+    _check_links(folder, tree.files)
+    names = [printable(str(file.relative_to(folder))) for file in tree.files]
     streams = [partial(file.open, "rb") for file in tree.files]
     images, conversions = decode_images(names, streams, source.resize)
     inner = np.array([file.parent.name for file in tree.files])
@@ -224,6 +228,28 @@ def _tree(folder: Path, client_folders: bool) -> Tree:
     return Tree(selected, depth, client_folders or shares_class, notes)
 
 
+def _check_links(folder: Path, files: Sequence[Path]) -> None:
+    """Checks that no image is a link to a place outside of the folder.
+
+    A folder of unknown origin could otherwise show other files of this computer in a
+    report.
+    """
+    root = folder.resolve()
+    depth = len(folder.parts)
+    inner = {
+        part
+        for file in files
+        for part in (file, *file.parents)
+        if len(part.parts) > depth
+    }
+    for path in sorted(inner):
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            raise ValueError(
+                f"has the link {path.relative_to(folder)} to a place outside of the "
+                "folder; copy the images into the folder"
+            )
+
+
 def _is_visible(path: Path) -> bool:
     """Returns whether a path is not hidden by a dot."""
     return not path.name.startswith(".")
@@ -242,6 +268,11 @@ def _natural(path: Path) -> list[tuple[list[str | int], str]]:
 
 
 # --- Decoding
+
+_GREY = ("1", "L", "LA")
+"""Pillow's modes of grey images of at most 8 bits."""
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Accepted formats of Pillow. Pillow would run other programs for some formats."""
 
 
 def decode_images(
@@ -264,12 +295,13 @@ def decode_images(
         or images of 16 bits and of 8 bits are mixed.
     """
     # All headers are read first, because the type of the array depends on all images.
-    modes, num_animated, size = Counter[str](), 0, None
+    modes, sizes, num_animated, size = Counter[str](), set(), 0, None
     for name, stream in zip(names, streams, strict=True):
         with _opened(name, stream) as image:
             modes[image.mode] += 1
             num_animated += getattr(image, "is_animated", False)
             shape = image.size
+        sizes.add(shape)
         if resize is None and shape != (size := size or shape):
             raise ValueError(
                 f"has images of mixed sizes, {names[0]} of {size[0]}x{size[1]} and "
@@ -282,12 +314,18 @@ def decode_images(
             f"has images of mode {min(shallow)} and images of 16 bits or more; all "
             "images must have the same number of bits"
         )
-    target = "L" if set(modes) <= {"1", "L"} else "RGB"
+    num_grey = sum(modes[mode] for mode in _GREY)
+    target = "L" if 2 * num_grey > modes.total() else "RGB"
     width, height = (resize, resize) if resize else size or (0, 0)
-    images = np.empty(
-        (len(names), height, width, 3 if target == "RGB" and not deep else 1),
-        np.float32 if deep else np.uint8,
-    )
+    channels = 3 if target == "RGB" and not deep else 1
+    shape, dtype = (len(names), height, width, channels), np.float32 if deep else "u1"
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if num_bytes > (free := host_memory()):
+        raise ValueError(
+            f"has images of {readable(num_bytes)} in all, but the free memory is "
+            f"{readable(free)}; use a smaller `resize`"
+        )
+    images = np.empty(shape, dtype)
     for number, (name, stream) in enumerate(zip(names, streams, strict=True)):
         with _opened(name, stream) as image:
             # Pillow warns if one step converts a palette with transparency to RGB.
@@ -300,11 +338,24 @@ def decode_images(
     notes, other_modes = [], sorted(set(modes) - {target})
     if deep:
         low, high = images.min(), images.max()
-        images = (images - low) / max(high - low, np.float32(1e-30))
-        notes.append(f"image values {low:g} to {high:g} scaled to [0, 1]")
+        if np.isfinite([low, high]).all():  # Other values are refused later.
+            images -= low
+            images /= max(high - low, np.float32(1e-30))
+            notes.append(f"image values {low:g} to {high:g} scaled to [0, 1]")
     elif other_modes:
         number = counted(modes.total() - modes[target], "image")
-        notes.append(f"{number} of mode {', '.join(other_modes)} converted to {target}")
+        reason = ""
+        if 0 < num_grey < modes.total():
+            reason = f", because {num_grey} of {modes.total()} images are grey"
+        notes.append(
+            f"{number} of mode {', '.join(other_modes)} converted to {target}{reason}"
+        )
+    if len(sizes) > 1:
+        (low, *_, high) = sorted(sizes, key=math.prod)
+        notes.append(
+            f"images of {len(sizes)} sizes, {low[0]}x{low[1]} to {high[0]}x{high[1]} "
+            "pixels (width x height), become squares without cropping"
+        )
     if num_animated:
         notes.append(f"first frame used of {counted(num_animated, 'animated image')}")
     return images, notes
@@ -318,6 +369,6 @@ def _opened(name: str, stream: Callable[[], BinaryIO]) -> Iterator[Any]:
     with (
         stream() as content,
         decoding(f"has the damaged image {name}"),
-        Image.open(content) as image,
+        Image.open(content, formats=_FORMATS) as image,
     ):
         yield image

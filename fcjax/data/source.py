@@ -24,7 +24,8 @@ class Source:
     dataset: str = "digits"
     """Name or path of the data set (docs/guides/own_data.md).
     Name: digits (8x8 images, included) or a prepared TFDS data set, such as mnist.
-    Path: .npz, .mat, .csv, .parquet, IDX, a folder of images, or hf:PATH."""
+    Path: .npz, .npy, .h5, .h5ad, .safetensors, .mat, .csv, .parquet, .json of LEAF,
+    IDX, a folder of images, or hf:PATH."""
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """Height, width and optionally channels of images in the rows of a file."""
     resize: Annotated[int | None, shown("no resizing")] = None
@@ -35,6 +36,12 @@ class Source:
     that train networks take minmax only."""
     labels: bool = True
     """Whether the data has labels. Labels are used for scores, never for training."""
+    array: Annotated[str | None, shown("a usual name, such as x")] = None
+    """Array of the examples in an .npz, .h5, .h5ad or .safetensors."""
+    label_array: Annotated[str | None, shown("a usual name, such as y")] = None
+    """Array of the labels in such a file. In an .h5ad, a column of obs."""
+    client_array: Annotated[str | None, shown("a usual name, such as client")] = None
+    """Array of the clients in such a file. In an .h5ad, a column of obs."""
     client_column: Annotated[str | None, shown("none")] = None
     """Column of a .csv, .parquet or hf:PATH that names the client of each example."""
     client_folders: bool = False
@@ -63,9 +70,13 @@ class Source:
             )
 
 
-LATER = ("client_column", "client_folders", "keep_index", "scale_columns")
+ARRAY_SETTINGS = ("array", "label_array", "client_array")
+"""The settings that name arrays of a file."""
+LATER = (*ARRAY_SETTINGS, "client_column", "client_folders", "keep_index")
+LATER += ("scale_columns",)
 """The settings that later versions added. config.json omits their default values."""
-FOR_FILES = ("image_shape", "client_column", "client_folders", "scale_columns")
+FOR_FILES = ("image_shape", *ARRAY_SETTINGS, "client_column", "client_folders")
+FOR_FILES += ("scale_columns",)
 """The settings that named data sets do not have."""
 SOURCE = tuple(x.name for x in dataclasses.fields(Source) if x.name != "data_dir")
 """The names of all settings that decide which examples a run has."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fcjax.data.dataset import Dataset, Scaling, decoding, name_errors, validate
-from fcjax.data.files import HUGGING_FACE, is_file_name, read
+from fcjax.data.files import HUGGING_FACE, WITH_ARRAYS, is_file_name, read
 from fcjax.data.images import resize_image, resize_images
 from fcjax.data.partition import proportional_counts
 from fcjax.data.source import FOR_FILES, Source
@@ -232,6 +232,7 @@ def load(
     name, split, resize = source.dataset, source.split, source.resize
     if _is_path(name):
         has_splits = name.startswith(HUGGING_FACE) or os.path.isdir(name)
+        has_splits |= name.lower().endswith(tuple(WITH_ARRAYS)) and Path(name).exists()
         if split != "all" and not has_splits:
             raise ValueError(f"split must be all for files, got {split!r}")
         dataset = read(source, scaling)

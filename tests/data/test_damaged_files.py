@@ -8,6 +8,7 @@ import pytest
 import scipy.io
 
 from fcjax.data import load
+from tests.data.test_arrays import h5, h5ad, leaf, npy, safetensors
 from tests.data.test_files import (
     IMAGES,
     LABELS,
@@ -81,7 +82,7 @@ WHOLE_FILES = [
     ("x.parquet", raw(b"PAR1"), "not a .parquet file"),
 ]
 ARRAYS = [
-    ({"a": IMAGES, "b": IMAGES}, "x or images; its arrays are a, b"),
+    ({"a": IMAGES, "b": IMAGES}, "its arrays are a (4, 2, 3), b (4, 2, 3); choose"),
     ({"x": IMAGES, "images": IMAGES}, "both arrays x and images"),
     ({"x": OBJECTS}, "array x"),  # a pickle, which is never loaded
     ({"x": IMAGES * 1j}, "complex128"),
@@ -156,7 +157,13 @@ def test_files_that_cannot_be_read(name, write, shape, fault, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("write", [write_npz, write_csv, write_gz])
+@pytest.mark.parametrize(
+    "write",
+    [
+        *(write_npz, write_csv, write_gz, npy(IMAGES), h5(x=IMAGES, y=LABELS)),
+        *(h5ad("csr"), safetensors(x=IMAGES, y=LABELS), leaf()),
+    ],
+)
 @pytest.mark.filterwarnings("ignore")
 def test_bytes_that_change_on_the_way_never_raise_anything_else(write, tmp_path):
     path = write(tmp_path)
@@ -175,11 +182,11 @@ def test_bytes_that_change_on_the_way_never_raise_anything_else(write, tmp_path)
 @pytest.mark.parametrize("write", [write_npz, write_mat, write_gz])
 def test_a_refusal_of_the_system(write, tmp_path, monkeypatch):
     # What a reader other than root meets; root is refused nothing.
-    def refuse(path):
+    def refuse(path, *args, **options):
         raise PermissionError(13, "Permission denied", str(path))
 
     path = write(tmp_path)
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(ValueError, match=rf"^dataset {path} .*Permission denied"):
         load(path)
 

@@ -228,12 +228,12 @@ def test_natural_order_and_classes_by_name(tmp_path):
         save(tmp_path, name)
     (tmp_path / "dogs" / "Thumbs.db").write_bytes(b"no image")
     got = load(tmp_path)
-    assert got.examples.shape == (7, 2, 3, 3)  # webp knows no grey
+    assert got.examples.shape == (7, 2, 3, 1)  # webp knows no grey
     np.testing.assert_array_equal(got.examples[:, 1, 2, 0], [3, 20, 100, 2, 8, 9, 10])
     np.testing.assert_array_equal(got.labels, [0, 0, 0, 1, 1, 1, 1])
     assert got.notes == (
         "2 files skipped: not an image, or in a folder that is not read",
-        "6 images of mode L converted to RGB",
+        "1 image of mode RGB converted to L, because 6 of 7 images are grey",
         "classes: 0 = cats, 1 = dogs",
     )
 
@@ -250,7 +250,8 @@ def test_colours_palettes_and_transparency_become_rgb(tmp_path):
     got = load(tmp_path)
     expected = [[5] * 3, [60] * 3, [11, 22, 33], [11, 22, 33], [255] * 3]
     np.testing.assert_array_equal(got.examples[:, 1, 1], expected)
-    converted = "4 images of mode 1, P, RGBA converted to RGB"
+    converted = "4 images of mode 1, P, RGBA converted to RGB, because 1 of 5 images"
+    converted += " are grey"
     assert got.notes == (converted, "1 duplicate example not removed")
 
 

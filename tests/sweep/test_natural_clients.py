@@ -74,7 +74,7 @@ def test_clients_are_those_of_the_data(few, flags, held, told):
     assert set(partition.left_out) == rest
     assert batch.num_clients == len(held)
     assert [(p["natural"], p["clients"]) for p in batch.points] == [(1, len(held))]
-    (line,) = [x for x in prepared.notes if x.startswith("natural partition: ")]
+    (line,) = [x for x in prepared.dataset.notes if x.startswith("natural partition: ")]
     assert line.startswith(LINE.format(told))
     # No feature is whose it is; without labels the class is one.
     assert prepared.dataset.examples.shape[1] == 2 + ("--no-labels" in flags)
@@ -113,7 +113,10 @@ def test_most_clients_are_drawn_alike_for_every_seed(few):
 def test_another_rule_deals_anew_and_says_so(few):
     prepared = prepare(few, BY_COLUMN, "--p=0", "--clients=2")
     assert [len(x) for x in prepared.batches[0].partitions[0].clients] == [4, 4]
-    assert "the natural partition is not used, because `p` is given" in prepared.notes
+    assert (
+        "the natural partition is not used, because `p` is given"
+        in prepared.dataset.notes
+    )
     assert prepared.folder.config["partition"] == "p"
 
 
