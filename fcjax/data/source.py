@@ -17,15 +17,27 @@ class Source:
     dataset: str = "digits"
     """Name or path of the data set (docs/guides/own_data.md).
     Name: digits (8x8 images, included) or a prepared TFDS data set, such as mnist.
-    Path: .npz, .mat, .csv, .parquet, IDX, a folder of images, or hf:PATH."""
+    Path: .npz, .mat, .csv, .tsv, .parquet, .xlsx, IDX, a folder of images, or hf:PATH.
+    """
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """Height, width and optionally channels of images in the rows of a file."""
     resize: Annotated[int | None, shown("no resizing")] = None
     """Resize images to this height and width in pixels, without cropping."""
     labels: bool = True
     """Whether the data has labels. Labels are used for scores, never for training."""
+    label_column: Annotated[str | None, shown("a column called class, or the last")] = (
+        None
+    )
+    """Column of a table with the class: its name, or its number without a header."""
     client_column: Annotated[str | None, shown("none")] = None
-    """Column of a .csv, .parquet or hf:PATH that names the client of each example."""
+    """Column of a table or hf:PATH that names the client of each example."""
+    drop_columns: Annotated[tuple[str, ...], shown("none")] = ()
+    """Columns of a table that are not used."""
+    one_hot: bool = False
+    """Replace each text column of a table by one column of 0 and 1 per text."""
+    missing: Literal["refuse", "drop", "median"] = "refuse"
+    """Missing values of a table: stop with an error, drop their examples, or use the
+    median of the column."""
     client_folders: bool = False
     """Use the outer folders of an image folder as clients, whatever their names are."""
     keep_index: bool = False
@@ -52,9 +64,11 @@ class Source:
             )
 
 
-LATER = ("client_column", "client_folders", "keep_index")
+FOR_TABLES = ("label_column", "client_column", "drop_columns", "one_hot", "missing")
+"""The settings that only tables have."""
+LATER = (*FOR_TABLES, "client_folders", "keep_index")
 """The settings that later versions added. config.json omits their default values."""
-FOR_FILES = ("image_shape", "client_column", "client_folders")
+FOR_FILES = (*FOR_TABLES, "image_shape", "client_folders")
 """The settings that named data sets do not have."""
 SOURCE = tuple(x.name for x in dataclasses.fields(Source) if x.name != "data_dir")
 """The names of all settings that decide which examples a run has."""
