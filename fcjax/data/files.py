@@ -170,13 +170,14 @@ def read_saved(path: Path, source: Source) -> Content:
             "must have one column of type Image and at most one of type ClassLabel; "
             f"its columns are {columns}"
         )
-    names = sorted({*([client] if client else []), *pictures, *classes})
+    names: list[str] = [*pictures, *classes]
+    if client is not None and client not in names:
+        names.append(client)
     table: Any = whole.select_columns(names).with_format("arrow")[:]
     roles = dataclasses.replace(
         source,
         labels=bool(classes),
         label_column=classes[0] if classes else None,
-        drop_columns=(),
     )
     frame = table.to_pandas(types_mapper=pd.ArrowDtype)
     return content_of(frame, names, roles, follow_paths=True)

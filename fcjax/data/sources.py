@@ -306,7 +306,7 @@ def from_frame(
             f"{', '.join(FOR_FRAMES)}"
         )
     source = Source(ARRAY, **given)
-    with name_errors("of a DataFrame"):
+    with name_errors("in a DataFrame (see data.from_frame)"):
         names = [str(name).strip() for name in frame.columns]
         content = content_of(frame, names, source, last_is_class=False)
         dataset = convert(ARRAY, content, source, scaling)

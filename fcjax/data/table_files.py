@@ -7,6 +7,7 @@ predicates, see `fcjax.data.dataset`.
 
 import codecs
 import csv
+import importlib.util
 import io
 import itertools
 import re
@@ -89,12 +90,10 @@ def read_excel(path: Path, source: Source) -> Content:
       ValueError: the file is damaged, its reader is not installed, or `content_of`
         refuses the table.
     """
-    try:
-        import openpyxl  # noqa: F401
-    except ImportError as error:
+    if importlib.util.find_spec("openpyxl") is None:
         raise ValueError(
             "requires a package that is not installed; run: pip install openpyxl"
-        ) from error
+        )
     with decoding("is damaged or not an .xlsx file"):
         book = pd.ExcelFile(path, engine="openpyxl")
         sheets = list(map(str, book.sheet_names))

@@ -86,7 +86,7 @@ def content_of(
             "besides the class, the client and dropped columns"
         )
     columns = [frame.iloc[:, i] for i in features]
-    if len(columns) == 1 and columns[0].map(lambda x: isinstance(x, dict)).any():
+    if len(columns) == 1 and isinstance(_first(columns[0]), dict):
         streams = [partial(_image, cell, follow_paths) for cell in columns[0]]
         titles = [f"of example {number}" for number in range(1, len(streams) + 1)]
         values, more = images.decode_images(titles, streams, source.resize)
@@ -216,6 +216,12 @@ def _cell_values(column: pd.Series) -> np.ndarray:
     )
 
 
+def _first(column: pd.Series) -> Any:
+    """Returns the first cell that is not missing; None if all are."""
+    present = column.notna().to_numpy(bool)
+    return column.iloc[int(present.argmax())] if present.any() else None
+
+
 def _is_numeric(column: pd.Series) -> bool:
     kinds = pd.api.types
     is_number = kinds.is_numeric_dtype(column) or kinds.is_bool_dtype(column)
@@ -235,7 +241,7 @@ def _blocks(
     for i, column in enumerate(columns):
         if _is_numeric(column):
             block = column.to_numpy(np.float64, na_value=np.nan)[:, None]
-        elif column.map(lambda x: isinstance(x, list | tuple | np.ndarray)).any():
+        elif isinstance(_first(column), list | tuple | np.ndarray):
             block = _expanded(column, names[i])
             notes.append(f"column {names[i]} read as {block.shape[1]} features")
         else:
@@ -322,9 +328,10 @@ def _commas(texts: dict[int, list[str]]) -> list[int]:
 
 def _expanded(column: pd.Series, name: str) -> np.ndarray:
     """Returns a column of lists of numbers as features [P, K]."""
+    present = column.notna().to_numpy(bool).tolist()
     rows = [
-        np.asarray(x, object) if isinstance(x, list | tuple | np.ndarray) else None
-        for x in column
+        np.asarray(x, object) if is_here else None
+        for x, is_here in zip(column, present, strict=True)
     ]
     shapes = sorted({x.shape for x in rows if x is not None})
     if len(shapes) > 1 or len(shapes[0]) != 1 or shapes[0][0] == 0:
