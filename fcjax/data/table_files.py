@@ -97,8 +97,8 @@ def read_excel(path: Path, source: Source) -> Content:
     with decoding("is damaged or not an .xlsx file"):
         book = pd.ExcelFile(path, engine="openpyxl")
         sheets = list(map(str, book.sheet_names))
-        cells = book.parse(sheets[0], header=None, dtype=str, na_filter=False)
-    rows = [[cell.strip() for cell in row] for row in np.asarray(cells).tolist()]
+        frame = pd.read_excel(book, header=None, dtype=str, na_filter=False)
+    rows = [[cell.strip() for cell in row] for row in frame.to_numpy().tolist()]
     content = _content_of_cells(list(filter(any, rows)), source)
     note = f"sheet {sheets[0]} read; other sheets ignored: {join_names(sheets[1:])}"
     notes = [note] if len(sheets) > 1 else []
