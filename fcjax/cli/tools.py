@@ -610,14 +610,12 @@ class Predict:
     """Height and width of resized images, in pixels (bilinear, without cropping)."""
     labels: bool = True
     """Whether a table has a class column."""
-    label_column: Annotated[str | None, shown("a column called class, or the last")] = (
-        None
-    )
+    label_column: Annotated[str | None, shown("as in the run")] = None
     """Column of a table with the class: its name, or its number without a header."""
     client_column: Annotated[str | None, shown("none")] = None
     """Column of a table that names the client of each example; not a feature."""
-    drop_columns: Annotated[tuple[str, ...], shown("none")] = ()
-    """Columns of a table that are not used."""
+    drop_columns: Annotated[tuple[str, ...] | None, shown("as in the run")] = None
+    """Columns of a table that are not used. The flag without a name keeps all."""
     missing: Literal["refuse", "drop"] = "refuse"
     """Missing values of a table: stop with an error, or drop their examples."""
     data_dir: DataDir = None
@@ -634,6 +632,9 @@ class Predict:
         """Writes the table and prints its path."""
         run = gather([self.run], parse_where(self.where)).run()
         source, model = run.folder.source(), run.model
+        label_column, dropped = self.label_column, self.drop_columns
+        if self.labels and label_column is None:
+            label_column = source.label_column
         if source.one_hot:
             raise ValueError(
                 "the run used `one_hot`, and new examples may have other texts; write "
@@ -644,9 +645,9 @@ class Predict:
             data_dir=self.data_dir,
             image_shape=self.image_shape,
             labels=self.labels,
-            label_column=self.label_column,
+            label_column=label_column,
             client_column=self.client_column,
-            drop_columns=self.drop_columns,
+            drop_columns=source.drop_columns if dropped is None else dropped,
             missing=self.missing,
             scaling=model.scaling,
             resize=source.resize if self.resize is None else self.resize,

@@ -72,6 +72,9 @@ def read_text(path: Path, source: Source) -> Content:
             rows.append(cells)
     except csv.Error as error:
         raise ValueError(f"is not a table in a text file ({error})") from error
+    if width > 2 and not any(cells[-1] for cells in rows):
+        rows = [cells[:-1] for cells in rows]
+        notes.append("last column ignored, because all its cells are empty")
     content = _content_of_cells(rows, source, decimal_comma=separator != ",")
     return content._replace(notes=[*notes, *content.notes])
 
@@ -251,7 +254,7 @@ def _is_header(
         return True
     recurs = [first[i] in columns[i][1:] for i in texts]
     if any(
-        first[i].lower() in CLASS_NAMES and not again
+        first[i].lower() in CLASS_NAMES[:3] and not again
         for i, again in zip(texts, recurs, strict=True)
     ):
         return True
@@ -265,7 +268,9 @@ def _is_header(
         if any(x.lower() not in MISSING_TEXTS for x in cells)
         and parsed(cells, decimal_comma) is not None
     ]
-    if numeric and 2 * len({*numeric} & {*texts}) >= len(numeric):
+    above = {*numeric} & {*texts}
+    # A text above the numbers of the last column would become a class.
+    if above and (2 * len(above) >= len(numeric) or len(first) - 1 in above):
         return True
     features = range(not first[0], len(first) - source.labels)
     return (

@@ -106,6 +106,8 @@ COUNTS = "because it numbers the rows"
         ("2001,2002,class\n" + TWO, {}, [A, B], None, SAID),
         ("a,7,kind\n" + TWO, {}, [A, B], None, SAID),
         ("7,8,site\n" + TWO, {"label_column": "site"}, [A, B], None, SAID),
+        ("2001,2002,k\n" + TWO, {}, [A, B], None, SAID),
+        ("y,1,0\nn,2,1\nn,3,0", {"one_hot": True}, [[0, 1, 1], [1, 0, 0], A], None, ""),
         ("?,4.5,0\n2,5,1\n3,6,0\n", {"missing": "median"}, [[2.5, 2, 3], B], None, ""),
         ("x,1,p\ny,2,q\nx,3,p\n", {"one_hot": True}, [*HOT[1::-1], A], None, "1: x, y"),
         # The class.
@@ -126,6 +128,7 @@ COUNTS = "because it numbers the rows"
         (GAPS, {"missing": "drop"}, [[1, 3], [4.5, 6]], [0, 1], "2 of 4 exa"),
         ("a,k\n1,0\n9,\n3,1", {"missing": "drop"}, [[1, 3]], [0, 1], "1 of 3 exam"),
         # Encodings and separators.
+        (TWO.replace("\n", ",\n"), {}, [A, B], None, "last column ignored"),
         ("größe;b;k\n1;4,5;é\n2;5;a\n3;6;é\n", {}, [A, B], [1, 0, 1], "Latin-1"),
         ("a b  k\n1 4.5  0\n 2\t5 1 \n3 6 0\n", {}, [A, B], None, SAID),
         ('a;b;k\n1;4,5;"u;v"\n2;5;"w\nw"\n3;6;"u;v"\n', {}, [A, B], None, "commas"),
