@@ -218,7 +218,8 @@ def dataset_of(x: Any, scale: Scale = "minmax") -> Dataset:
 
     Args:
         x: feature vectors [P, F] or images [P, H, W] or [P, H, W, C], from NumPy, JAX,
-            pandas or nested lists.
+            pandas or nested lists. All columns of a DataFrame are features; use
+            `data.from_frame` for labels, text and missing values.
         scale: how feature columns are scaled, see `run`.
 
     Returns:
@@ -227,6 +228,8 @@ def dataset_of(x: Any, scale: Scale = "minmax") -> Dataset:
     Raises:
         ValueError: the shape or the values are not accepted.
     """
+    if isinstance(x, pd.DataFrame):
+        return data.from_frame(x, labels=False, keep_index=True)
     with about("x"):
         values = images_or_vectors(np.asarray(x), None)
         if values.ndim == 2:

@@ -7,7 +7,7 @@ Each command raises a ValueError with a message of one line if the runs do not f
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -603,17 +603,23 @@ class Predict:
     """Results folder of the run."""
     dataset: str
     """The new examples: digits, a TFDS data set or a path. Labels are not used. The
-    last column of a table counts as labels, unless --no-labels is given."""
+    class column of a table is no feature, unless --no-labels is given."""
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """Height, width and, for colour, channels of images that are rows of a table."""
     resize: Annotated[int | None, shown("as in the run")] = None
     """Height and width of resized images, in pixels (bilinear, without cropping)."""
     labels: bool = True
-    """Whether the last column of a table holds labels."""
+    """Whether a table has a class column."""
+    label_column: Annotated[str | None, shown("as in the run")] = None
+    """Column of a table with the class: its name, or its number without a header."""
     client_column: Annotated[str | None, shown("none")] = None
     """Column of a table that names the client of each example; not a feature."""
     array: Annotated[str | None, shown("a usual name, such as x")] = None
     """Array of the examples in an .npz, .h5, .h5ad or .safetensors."""
+    drop_columns: Annotated[tuple[str, ...] | None, shown("as in the run")] = None
+    """Columns of a table that are not used. The flag without a name keeps all."""
+    missing: Literal["refuse", "drop"] = "refuse"
+    """Missing values of a table: stop with an error, or drop their examples."""
     data_dir: DataDir = None
     """Folder of the prepared TFDS data sets."""
     where: Annotated[Conditions, shown("the only run")] = ()
@@ -628,13 +634,24 @@ class Predict:
         """Writes the table and prints its path."""
         run = gather([self.run], parse_where(self.where)).run()
         source, model = run.folder.source(), run.model
+        label_column, dropped = self.label_column, self.drop_columns
+        if self.labels and label_column is None:
+            label_column = source.label_column
+        if source.one_hot:
+            raise ValueError(
+                "the run used `one_hot`, and new examples may have other texts; write "
+                "the columns of 0 and 1 into the table and train on this table"
+            )
         dataset = data.load(
             self.dataset,
             data_dir=self.data_dir,
             image_shape=self.image_shape,
             labels=self.labels,
+            label_column=label_column,
             client_column=self.client_column,
             array=self.array,
+            drop_columns=source.drop_columns if dropped is None else dropped,
+            missing=self.missing,
             scaling=model.scaling,
             resize=source.resize if self.resize is None else self.resize,
             keep_index=source.keep_index,

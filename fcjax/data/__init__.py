@@ -32,7 +32,7 @@ from fcjax.data.partition import (
     subsample_clients,
 )
 from fcjax.data.source import Source
-from fcjax.data.sources import load, load_extra, stratified_subset
+from fcjax.data.sources import from_frame, load, load_extra, stratified_subset
 from fcjax.types import Pool
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "failures",
     "federate",
     "federate_left_out",
+    "from_frame",
     "heterogeneous",
     "load",
     "load_extra",

@@ -6,6 +6,7 @@ checked with its header, before the array is read.
 
 import contextlib
 import dataclasses
+import gzip
 import io
 import json
 import math
@@ -63,6 +64,36 @@ def check_size(path: Path, num_bytes: int) -> None:
             "size and at least 1 GiB; if this size is correct, save the file without "
             "compression"
         )
+
+
+def read_unpacked(path: Path) -> bytes:
+    """Returns the content of a file, decompressed if it is gzip.
+
+    Args:
+      path: the path of the file.
+
+    Returns:
+      The bytes.
+
+    Raises:
+      ValueError: the gzip data is damaged, or it expands to more than
+        `expansion_limit`.
+    """
+    content = path.read_bytes()
+    # Test the content and not the name, because browsers may decompress a .gz file
+    # without renaming it.
+    if content[:2] != b"\x1f\x8b":
+        return content
+    chunks, size, limit = [], 0, expansion_limit(path)
+    with (
+        decoding(f"is damaged: {path.name} cannot be decompressed"),
+        gzip.GzipFile(fileobj=io.BytesIO(content)) as stream,
+    ):
+        while size <= limit and (chunk := stream.read(2**20)):
+            chunks.append(chunk)
+            size += len(chunk)
+    check_size(path, size)
+    return b"".join(chunks)
 
 
 def refuse_pickle(path: Path, source: Source) -> Content:

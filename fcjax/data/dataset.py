@@ -255,10 +255,10 @@ INDEX_NAMES = ("id", "index", "idx", "row_id", "unnamed: 0")
 _MIN_INDEX_ROWS = 10
 
 
-def without_index(
+def index_columns(
     values: np.ndarray, names: Sequence[str]
 ) -> tuple[np.ndarray, list[str]]:
-    """Removes columns that only number the rows, because a row number is not a feature.
+    """Finds columns that only number the rows, because a row number is not a feature.
 
     A column is a row number if its header is one of `INDEX_NAMES`. With at least 10
     rows, it is also a row number if its values are 0 to P - 1 or 1 to P in this order.
@@ -266,20 +266,20 @@ def without_index(
 
     Args:
       values: features [P, F].
-      names: the headers [F]; empty strings for a file without headers.
+      names: the names of the columns [F].
 
     Returns:
-      The remaining columns, and one line per removed column.
+      [F] whether a column is to be removed, and one line per such column.
     """
     count = np.arange(len(values))
     is_index = np.array([name.strip().lower() in INDEX_NAMES for name in names])
     if len(values) >= _MIN_INDEX_ROWS:
         for start in (0, 1):
             is_index |= (values == (count + start)[:, None]).all(axis=0)
-    if not is_index.any() or is_index.all():
-        return values, []
-    return values[:, ~is_index], [
-        f"column {names[i].strip() or i + 1} ignored, because it numbers the rows; "
+    if is_index.all():
+        return np.zeros_like(is_index), []
+    return is_index, [
+        f"column {names[i].strip()} ignored, because it numbers the rows; "
         "`keep_index` uses it as a feature"
         for i in np.flatnonzero(is_index).tolist()
     ]

@@ -24,8 +24,8 @@ class Source:
     dataset: str = "digits"
     """Name or path of the data set (docs/guides/own_data.md).
     Name: digits (8x8 images, included) or a prepared TFDS data set, such as mnist.
-    Path: .npz, .npy, .h5, .h5ad, .safetensors, .mat, .csv, .parquet, .json of LEAF,
-    IDX, a folder of images, or hf:PATH."""
+    Path: .npz, .npy, .h5, .h5ad, .safetensors, .mat, .csv, .tsv, .parquet, .xlsx, .json
+    of LEAF, IDX, a folder of images, or hf:PATH."""
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """Height, width and optionally channels of images in the rows of a file."""
     resize: Annotated[int | None, shown("no resizing")] = None
@@ -42,8 +42,19 @@ class Source:
     """Array of the labels in such a file. In an .h5ad, a column of obs."""
     client_array: Annotated[str | None, shown("a usual name, such as client")] = None
     """Array of the clients in such a file. In an .h5ad, a column of obs."""
+    label_column: Annotated[str | None, shown("a column called class, or the last")] = (
+        None
+    )
+    """Column of a table with the class: its name, or its number without a header."""
     client_column: Annotated[str | None, shown("none")] = None
-    """Column of a .csv, .parquet or hf:PATH that names the client of each example."""
+    """Column of a table or hf:PATH that names the client of each example."""
+    drop_columns: Annotated[tuple[str, ...], shown("none")] = ()
+    """Columns of a table that are not used."""
+    one_hot: bool = False
+    """Replace each text column of a table by one column of 0 and 1 per text."""
+    missing: Literal["refuse", "drop", "median"] = "refuse"
+    """Missing values of a table: stop with an error, drop their examples, or use the
+    median of the column."""
     client_folders: bool = False
     """Use the outer folders of an image folder as clients, whatever their names are."""
     keep_index: bool = False
@@ -72,10 +83,11 @@ class Source:
 
 ARRAY_SETTINGS = ("array", "label_array", "client_array")
 """The settings that name arrays of a file."""
-LATER = (*ARRAY_SETTINGS, "client_column", "client_folders", "keep_index")
-LATER += ("scale_columns",)
+FOR_TABLES = ("label_column", "client_column", "drop_columns", "one_hot", "missing")
+"""The settings that only tables have."""
+LATER = (*ARRAY_SETTINGS, *FOR_TABLES, "client_folders", "keep_index", "scale_columns")
 """The settings that later versions added. config.json omits their default values."""
-FOR_FILES = ("image_shape", *ARRAY_SETTINGS, "client_column", "client_folders")
+FOR_FILES = (*ARRAY_SETTINGS, *FOR_TABLES, "image_shape", "client_folders")
 FOR_FILES += ("scale_columns",)
 """The settings that named data sets do not have."""
 SOURCE = tuple(x.name for x in dataclasses.fields(Source) if x.name != "data_dir")

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fcjax.data.dataset import Dataset, Scaling, decoding, name_errors, validate
-from fcjax.data.files import HUGGING_FACE, WITH_ARRAYS, is_file_name, read
+from fcjax.data.files import HUGGING_FACE, WITH_ARRAYS, convert, is_file_name, read
 from fcjax.data.images import resize_image, resize_images
 from fcjax.data.partition import proportional_counts
-from fcjax.data.source import FOR_FILES, Source
+from fcjax.data.source import ARRAY, FOR_FILES, FOR_TABLES, Source
+from fcjax.data.tables import content_of
 
 # --- TFDS
 
@@ -227,8 +229,7 @@ def load(
         raise ValueError(f"split must be all, train or test, got {split!r}")
     if settings.get("data_dir") is not None:
         settings["data_dir"] = Path(settings["data_dir"])
-    given = {name: value for name, value in settings.items() if value is not None}
-    source = dataclasses.replace(source, **given)
+    source = dataclasses.replace(source, **_given(settings))
     name, split, resize = source.dataset, source.split, source.resize
     if _is_path(name):
         has_splits = name.startswith(HUGGING_FACE) or os.path.isdir(name)
@@ -245,6 +246,71 @@ def load(
             dataset = dataset._replace(examples=images, notes=notes)
         if not source.labels:
             dataset = dataset._replace(labels=None)
+    if source.limit is None:
+        return dataset
+    return stratified_subset(dataset, source.limit)
+
+
+def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that are not None, with a tuple of columns to drop."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "drop_columns" in given:
+        dropped = given["drop_columns"]
+        given["drop_columns"] = (
+            (dropped,) if isinstance(dropped, str) else tuple(dropped)
+        )
+    missing = given.get("missing", "refuse")
+    if missing not in ("refuse", "drop", "median"):
+        raise ValueError(f"missing must be refuse, drop or median, got {missing!r}")
+    return given
+
+
+FOR_FRAMES = (*FOR_TABLES, "labels", "keep_index", "image_shape", "resize", "limit")
+"""The settings that a DataFrame has."""
+
+
+def from_frame(
+    frame: pd.DataFrame, *, scaling: Scaling | None = None, **settings: Any
+) -> Dataset:
+    """Returns the examples of a pandas DataFrame, by the rules of tables in files.
+
+    The class is `label_column`. Without this setting, the class is the column called
+    label, class, target or y, if there is one. Otherwise the data has no labels: unlike
+    in a file, the last column is a feature. The index of the DataFrame is not used.
+
+    Args:
+      frame: one row per example.
+      scaling: the scaling of the training data of a model; None computes it from these
+        examples.
+      **settings: fields of `Source`: `label_column`, `client_column`, `drop_columns`,
+        `one_hot`, `missing`, `labels`, `keep_index`, `image_shape`, `resize` and
+        `limit`; None keeps the default.
+
+    Returns:
+      The data set, see `load`.
+
+    Raises:
+      ValueError: one line that names the column or the setting, and says what is
+        accepted.
+
+    Examples:
+      >>> import pandas as pd
+      >>> frame = pd.DataFrame({"kind": ["cat", "dog", "cat"], "kg": [4, 20, None]})
+      >>> pets = from_frame(frame, label_column="kind", missing="median")
+      >>> pets.examples.tolist(), pets.labels.tolist()
+      ([[0.0], [1.0], [0.5]], [0, 1, 0])
+    """
+    given = _given(settings)
+    if wrong := sorted(given.keys() - {*FOR_FRAMES}):
+        raise ValueError(
+            f"{wrong[0]} is not a setting of a DataFrame; accepted are "
+            f"{', '.join(FOR_FRAMES)}"
+        )
+    source = Source(ARRAY, **given)
+    with name_errors("in a DataFrame (see data.from_frame)"):
+        names = [str(name).strip() for name in frame.columns]
+        content = content_of(frame, names, source, last_is_class=False)
+        dataset = convert(ARRAY, content, source, scaling)
     if source.limit is None:
         return dataset
     return stratified_subset(dataset, source.limit)

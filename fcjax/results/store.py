@@ -481,7 +481,8 @@ class Folder:
         existing = last if last.is_dir() else None
         # The config.json of an older fcjax lacks newer settings.
         settings = {name: self.config[name] for name in SOURCE if name in self.config}
-        settings["image_shape"] = tuple(settings["image_shape"])
+        for name in ("image_shape", "drop_columns"):
+            settings[name] = tuple(settings.get(name, ()))
         return Source(**settings, data_dir=self.data_dir or existing)
 
     def digests(self) -> dict[str, str]:

@@ -78,7 +78,7 @@ WHOLE_FILES = [
     ("x.jpeg", raw(b"some"), "unknown file type"),
     ("x.mat", mat(data=NOISE), "no array fea; its arrays are data"),
     ("x.mat", mat(fea=OBJECTS), "of type object"),
-    ("x.csv", raw(b"1,2,\xff\xfe\n"), "utf-8"),
+    ("x.csv", raw(b"1,2\0,3\n"), "not a table in a text file (it has NUL bytes)"),
     ("x.parquet", raw(b"PAR1"), "not a .parquet file"),
 ]
 ARRAYS = [
@@ -98,17 +98,23 @@ ARRAYS = [
     ({"x": IMAGES, "y": LABELS * 1j}, "complex128"),
 ]
 TABLES = [
-    ("1,2,0\n3,4,1\n5,1\n", "empty label in example 3"),
-    ("a,b,class\n1,2,0\n\n3,4,5,1\n", "Expected 3 fields in line 4, saw 4"),
-    ("1,2,0\n3,cat,1\n", "'cat' in column 2, example 2"),
-    ("a,b,c\n3,4,1\n?,6,1\n", "'?' in column a, example 2"),
+    ("1,2,0\n3,4,1\n5,1\n", "2 cells in line 3, but 3 in other lines"),
+    ("a,b,class\n1,2,0\n\n3,4,5,1\n", "4 cells in line 4, but 3 in other lines"),
+    ("1,2,0\n3,cat,1\n", "text in 1 feature column: 2 ('cat' in example 2)"),
+    (
+        "a,b,c\n3,4,1\n?,6,1\n",
+        "1 missing value in 1 of 2 examples, the first in column a",
+    ),
     ("1,2,0\n3,4,\n", "empty label in example 2"),
+    ("1,2,0\ninf,4,1\n", "1 NaN or infinite value, the first in example 2 of 2"),
     ("1,2,0\n3,4,0.25\n", "label 0.25"),
-    ("1;2;0\n3;4;1\n", "1 column"),
-    ("label,1x1,1x2\n5,0,0\n4,1,1\n", "'label' as its first column"),
+    ("1\n3\n", "1 column"),
     ("\n \n", "not a table"),
     ("a,b,class\n", "0 examples"),
-    ("1,2,0\nnan,4,1\n", "1 NaN or infinite value, the first in example 2 of 2"),
+    (
+        "1,2,0\nnan,4,1\n",
+        "1 missing value in 1 of 2 examples, the first in column 1",
+    ),
     ('1,2,"0\n3,4,1\n', "not a table"),
 ]
 FOLDERS = [

@@ -141,7 +141,8 @@ def test_a_header_names_and_quotes_in_a_csv(tmp_path):
     np.testing.assert_array_equal(got.examples, [[0, 0], [1, 1], [0.5, 0.5]])
     np.testing.assert_array_equal(got.labels, [1, 0, 1])
     header = "first row read as header: width,height,kind"
-    assert got.notes == (header, VECTORS, "classes: 0 = cats, wild, 1 = dogs")
+    last = "class: the last column, kind; `label_column` names another"
+    assert got.notes == (header, last, VECTORS, "classes: 0 = cats, wild, 1 = dogs")
 
 
 PAIR = np.array([[[0, 128]], [[128, 255]]])  # two images of 1x2

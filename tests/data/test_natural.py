@@ -248,14 +248,14 @@ OTHER = "has no column 'writer' (`client_column`); its columns are a, b, 4"
         (
             write_arrays,
             "writer",
-            "`client_column` is only for .csv, .parquet and hf:PATH",
+            "`client_column` is only for tables, such as .csv, .parquet or .xlsx,",
         ),
         (partial(write_text, text="a,b,4\n1,2,3\n2,3,4\n"), "writer", OTHER),
         (partial(write_text, text="writer,b\n1,2\n2,3\n"), "writer", "has 2 columns; "),
         (
             partial(write_text, text="a,writer,b\n1,x,2\nno,y,3\n"),
             "writer",
-            "has 'no' in column a, example 2",
+            "has text in 1 feature column: a ('no' in example 2)",
         ),
         (lambda folder: f"hf:{folder}", None, "not a folder written by save_to_disk"),
         (lambda folder: f"hf:{folder}/not", None, "does not exist"),

@@ -1,0 +1,295 @@
+"""Tables with traps: every value is compared with the truth, or refused in one line."""
+
+import datetime
+import decimal
+import gzip
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fcjax import data
+
+# The truth of most tables: two features, a class and a client of four examples.
+LENGTH, WIDTH = [1.5, 2.0, 30.0, 4.25], [7.0, -8.0, 9.0, 6.0]
+KIND, SITE = ["cat", "dog", "cat", "cow"], ["b", "a", "", "b"]
+CLASSES, CLIENTS = [0, 2, 0, 1], [1, 0, -1, 1]
+ROWS = ["1.5,7,b,cat", "2,-8,a,dog", "30,9,,cat", "4.25,6,b,cow"]
+TABLE = "\n".join(["length,width,site,kind", *ROWS]) + "\n"
+COMMA = TABLE.replace(",", ";").replace(".", ",")
+SITES = {"client_column": "site"}
+NOTE = "class: the last column, kind"
+PLAIN = pd.read_csv(pd.io.common.StringIO(TABLE), keep_default_na=False)
+
+
+def checked(found, features, classes, clients, note):
+    """Compares a data set with the truth; features are compared before scaling."""
+    assert found.scaling is not None
+    values = found.examples * found.scaling.span + found.scaling.low
+    np.testing.assert_allclose(values, np.transpose(features), rtol=1e-6)
+    if classes is None:
+        assert found.labels is None
+    else:
+        assert found.labels.tolist() == classes
+    assert (None if found.clients is None else found.clients.tolist()) == clients
+    assert any(note in line for line in found.notes), found.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "note"),
+    [
+        ("commas.csv", TABLE, NOTE),
+        ("header.csv", TABLE, "first row read as header: length,width,site,kind"),
+        ("tabs.tsv", TABLE.replace(",", "\t"), NOTE),
+        ("tabs.txt", TABLE.replace(",", "\t"), NOTE),
+        ("bars.data", TABLE.replace(",", " | "), NOTE),
+        ("semicolons.csv", TABLE.replace(",", ";"), NOTE),
+        ("decimal.csv", COMMA, "decimal commas read in length"),
+        ("tabs_decimal.tsv", COMMA.replace(";", "\t"), "decimal commas read in length"),
+        ("bom.csv", "\ufeff" + TABLE, NOTE),
+        ("bom_quoted.csv", '\ufeff"length"' + TABLE[6:], NOTE),
+        ("windows.csv", TABLE.replace("\n", "\r\n"), NOTE),
+        ("mac.csv", TABLE.replace("\n", "\r"), NOTE),
+        ("blank.csv", "\n" + TABLE.replace("\n", "\n\n  \n"), NOTE),
+        ("spaces.csv", TABLE.replace(",", " , ").replace("\n", " \n"), NOTE),
+        ("quotes.csv", TABLE.replace("dog", '"dog"'), NOTE),
+        ("end.csv", TABLE.rstrip(), NOTE),
+    ],
+)
+@pytest.mark.parametrize("pack", ["", ".gz"])
+def test_the_same_table_as_text(name, text, note, pack, tmp_path):
+    content = text.encode()
+    path = tmp_path / (name + pack)
+    path.write_bytes(gzip.compress(content) if pack else content)
+    found = data.load(path, **SITES)
+    checked(found, [LENGTH, WIDTH], CLASSES, CLIENTS, note)
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.feather", "x.xlsx", "frame", "typed"])
+def test_the_same_table_in_other_formats(name, tmp_path):
+    path, note = tmp_path / name, NOTE
+    if name == "x.xlsx":
+        pytest.importorskip("openpyxl")
+        with pd.ExcelWriter(path) as writer:
+            PLAIN.to_excel(writer, sheet_name="one", index=False)
+            PLAIN.to_excel(writer, sheet_name="two")
+        note = "sheet one read; other sheets ignored: two"
+    elif name in ("x.parquet", "x.feather"):
+        pytest.importorskip("pyarrow")
+        getattr(PLAIN, f"to_{name[2:]}")(path)
+    else:
+        frame = PLAIN.convert_dtypes() if name == "typed" else PLAIN
+        found = data.from_frame(frame.replace("", None), label_column="kind", **SITES)
+        checked(found, [LENGTH, WIDTH], CLASSES, CLIENTS, "each column scaled")
+        return
+    checked(data.load(path, **SITES), [LENGTH, WIDTH], CLASSES, CLIENTS, note)
+
+
+A, B = [1, 2, 3], [4.5, 5, 6]
+TWO = "1,4.5,0\n2,5,1\n3,6,0\n"
+GAPS = "a,b,kind\n1,4.5,x\nNA,5,y\n3,,x\n3,6,y\n"
+COLOURS = "colour,a,kind\nred,1,x\nblue,2,y\nred,3,x\n"
+HOT = [[0, 1, 0], [1, 0, 1], A]
+SAID = "first row read as header"
+COUNTS = "because it numbers the rows"
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "features", "classes", "note"),
+    [
+        # The header.
+        (TWO, {}, [A, B], [0, 1, 0], "each column scaled"),
+        ("0,1,2,3\n9,1,4.5,0\n8,2,5,1", {}, [[9, 8], A[:2], B[:2]], None, SAID),
+        (",a,b,kind\n0,1,4.5,0\n1,2,5,1\n2,3,6,0\n", {}, [A, B], None, COUNTS),
+        (",2001,2002,sum\n0,1,4.5,0\n1,2,5,1\n2,3,6,0\n", {}, [A, B], None, COUNTS),
+        ("2001,2002,class\n" + TWO, {}, [A, B], None, SAID),
+        ("a,7,kind\n" + TWO, {}, [A, B], None, SAID),
+        ("7,8,site\n" + TWO, {"label_column": "site"}, [A, B], None, SAID),
+        ("2001,2002,k\n" + TWO, {}, [A, B], None, SAID),
+        ("y,1,0\nn,2,1\nn,3,0", {"one_hot": True}, [[0, 1, 1], [1, 0, 0], A], None, ""),
+        ("?,4.5,0\n2,5,1\n3,6,0\n", {"missing": "median"}, [[2.5, 2, 3], B], None, ""),
+        ("x,1,p\ny,2,q\nx,3,p\n", {"one_hot": True}, [*HOT[1::-1], A], None, "1: x, y"),
+        # The class.
+        ("label,a,b\nu,1,4.5\nv,2,5\nu,3,6\n", {}, [A, B], None, "of its name"),
+        ("0,1,4.5\n1,2,5\n0,3,6\n", {"label_column": "1"}, [A, B], None, "scaled"),
+        ("a,k,b\n1,u,4.5\n2,v,5\n3,u,6\n", {"label_column": "k"}, [A, B], None, SAID),
+        ("x,y,label\n" + TWO, {}, [A, B], None, "class: column label"),
+        ("x,y,z\n" + TWO, {}, [A, B], None, "class: the last column, z"),
+        ("a,b,y\n" + TWO, {"labels": False}, [A, B, [0, 1, 0]], "no", "y is a feature"),
+        ("a,b,k\n" + TWO, {"labels": False, "label_column": "k"}, [A, B], "no", SAID),
+        ("a,a,k\n" + TWO, {}, [A, B], None, SAID),
+        # Columns.
+        (COLOURS, {"one_hot": True}, HOT, None, "2 columns of 0 and 1: blue, red"),
+        (COLOURS, {"drop_columns": ("colour",)}, [A], None, SAID),
+        ("a,b,k\nTrue,1,0\nFALSE,2,1\ntrue,3,0\n", {}, [[1, 0, 1], A], None, "true "),
+        # Missing values.
+        (GAPS, {"missing": "median"}, [[1, 3, 3, 3], [4.5, 5, 5, 6]], [0, 1] * 2, ""),
+        (GAPS, {"missing": "drop"}, [[1, 3], [4.5, 6]], [0, 1], "2 of 4 exa"),
+        ("a,k\n1,0\n9,\n3,1", {"missing": "drop"}, [[1, 3]], [0, 1], "1 of 3 exam"),
+        # Encodings and separators.
+        (TWO.replace("\n", ",\n"), {}, [A, B], None, "last column ignored"),
+        ("größe;b;k\n1;4,5;é\n2;5;a\n3;6;é\n", {}, [A, B], [1, 0, 1], "Latin-1"),
+        ("a b  k\n1 4.5  0\n 2\t5 1 \n3 6 0\n", {}, [A, B], None, SAID),
+        ('a;b;k\n1;4,5;"u;v"\n2;5;"w\nw"\n3;6;"u;v"\n', {}, [A, B], None, "commas"),
+        ("1;4,5;0\n2;5;1\n3;6;0\n", {}, [A, B], None, "decimal commas read in 2"),
+    ],
+)  # fmt: skip
+def test_tables_with_traps(text, settings, features, classes, note, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_bytes(text.encode("latin-1"))
+    classes = {"no": None, None: [0, 1, 0][: len(features[0])]}.get(
+        classes if isinstance(classes, str | None) else "", classes
+    )
+    found = data.load(path, **settings)
+    checked(found, features, classes, None, note)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf_16(encoding, tmp_path):
+    content = ("\ufeff" * (encoding == "utf-16-be") + TABLE).encode(encoding)
+    (tmp_path / "x.csv").write_bytes(content)
+    found = data.load(tmp_path / "x.csv", **SITES)
+    checked(found, [LENGTH, WIDTH], CLASSES, CLIENTS, NOTE)
+
+
+def test_dropped_examples_keep_their_index(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b,who\n1,,p\n2,5,q\n3,6,\n4,7,p\n")
+    settings = {"missing": "drop", "labels": False, "client_column": "who"}
+    found = data.load(tmp_path / "x.csv", **settings)
+    assert found.names.tolist() == ["1", "2", "3"]
+    assert found.clients.tolist() == [1, -1, 0]
+    assert data.load(tmp_path / "x.csv", limit=2, **settings).names.tolist()[0] != "0"
+
+
+MANY = "a,b,k\n" + "".join(f"t{i},{i / 7},0\n" for i in range(101))
+TEXTS = ",".join(f"c{i}" for i in range(12))
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        (GAPS, {}, "2 missing values in 2 of 4 examples, the first in column a, exam"),
+        (GAPS, {}, "refuse (the default), drop (leave these examples out) or median"),
+        (COLOURS, {}, "1 feature column: colour ('red' in example 1); features"),
+        (f"{TEXTS}\n{TEXTS.upper()}\n", {}, "c9 ('C9' in example 1), ...; features"),
+        ("a,k\n1_000,0\n2,1\n", {}, "a ('1_000' in example 1)"),
+        ("a,k\n0x10,0\n2,1\n", {}, "a ('0x10' in example 1)"),
+        ("a,k\n5%,0\n2,1\n", {}, "a ('5%' in example 1)"),
+        ("a,k\n2024-01-02,0\n2024-02-01,1\n", {}, "a ('2024-01-02' in example 1)"),
+        ('a,b,k\n"1,5",2,0\n"2,5",3,1\n', {}, "a ('1,5' in example 1)"),
+        ("a;b;k\n1,5;2.5;0\n2,5;3;1\n", {}, "a ('1,5' in example 1)"),
+        ("a;b;k\n1.000,5;2;0\n2;3;1\n", {}, "a ('1.000,5' in example 1)"),
+        (MANY, {"one_hot": True}, "101 different texts in column a; `one_hot`"),
+        ("a,b,k\nu,1,0\n,2,1\n", {"one_hot": True, "missing": "median"}, "no median"),
+        ("a,b,k\n,1,0\n,2,1\n", {"missing": "median"}, "no value in column a"),
+        ("a,b,k\n,1,0\n,2,1\n", {"missing": "drop"}, "missing values in all examples"),
+        ("a,b,k\n1,2,\n2,3,1\n", {}, "empty label in example 1"),
+        ("label,a,target,b\n0,1,2,3\n1,2,3,4\n", {}, "the columns label, target, and"),
+        ("a,b,k\n1,2,0\n", {"label_column": "c"}, "'c' (`label_column`); its columns"),
+        ("1,2,0\n3,4,1\n", {"drop_columns": ["c"]}, "(`drop_columns`); its col"),
+        ("a,b,b\n1,2,0\n", {"label_column": "b"}, "2 columns 'b' (`label_column`)"),
+        ("a,b\n1,2\n", {"label_column": "b", "client_column": "b"}, "named twice"),
+        ("a,b,k\n1,2,0\n1,2,3,0\n3,4,1\n", {}, "4 cells in line 3, but 3 in other"),
+        ("a;b\n1;2\n3,4\n", {}, "1 cell in line 3, but 2 in other lines"),
+        ("a\n1\n2\n", {}, "has 1 column; at least 2 are required"),
+        ("a,k\n1,0\n2,1\n", {"missing": "mean"}, "missing must be refuse, drop or med"),
+    ],
+)  # fmt: skip
+def test_tables_that_are_refused(text, settings, message, tmp_path):
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"^(dataset .*x\.csv has|missing) ") as caught:
+        data.load(tmp_path / "x.csv", **settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_last_column_of_many_values_is_a_doubtful_class(tmp_path):
+    text = "".join(f"{i % 3},{i / 8},{100 + i}\n" for i in range(20))
+    (tmp_path / "wine.data").write_text(text)
+    found = data.load(tmp_path / "wine.data")
+    assert "the class, column 3, has 20 different values; `label_column` names " in (
+        " ".join(found.notes)
+    )
+
+
+@pytest.mark.parametrize("name", ["label_column", "drop_columns", "one_hot", "missing"])
+def test_other_data_has_no_settings_of_tables(name, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 2)))
+    value = {"drop_columns": ("a",), "one_hot": True, "missing": "drop"}.get(name, "a")
+    for path in (tmp_path / "x.npz", "digits"):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            data.load(path, **{name: value})
+
+
+def test_a_missing_reader_of_excel_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "x.xlsx").write_text("x")
+    with pytest.raises(ValueError, match="run: pip install openpyxl"):
+        data.load(tmp_path / "x.xlsx")
+
+
+# --- Typed columns and DataFrames
+
+
+@pytest.mark.parametrize(
+    ("cells", "features"),
+    [
+        ([True, False, True], [[1, 0, 1]]),
+        (["1", " 2.5", "1e3"], [[1, 2.5, 1000]]),
+        ([decimal.Decimal("0.5"), 1, 2.0], [[0.5, 1, 2]]),
+        (pd.array([1, 2, 4], "Int8"), [[1, 2, 4]]),
+        (pd.Categorical([5, 7, 5]), [[5, 7, 5]]),
+        ([[1, 2], [3, 4], [5, 7]], [[1, 3, 5], [2, 4, 7]]),
+        ([np.array([1, 2]), np.array([3, 4]), (5, 7)], [[1, 3, 5], [2, 4, 7]]),
+    ],
+)
+@pytest.mark.parametrize("in_file", [False, True])
+def test_columns_of_a_data_frame(cells, features, in_file, tmp_path):
+    frame = pd.DataFrame({"v": cells, "label": ["u", "w", "u"]})
+    if in_file:
+        pytest.importorskip("pyarrow")
+        if any(isinstance(cell, np.ndarray | decimal.Decimal) for cell in cells):
+            frame["v"] = [np.atleast_1d(np.asarray(x, float)) for x in cells]
+        frame.to_parquet(tmp_path / "x.parquet")
+        found = data.load(tmp_path / "x.parquet")
+    else:
+        found = data.from_frame(frame)
+    checked(found, features, [0, 1, 0], None, "class: column label")
+
+
+@pytest.mark.parametrize(
+    ("frame", "settings", "message"),
+    [
+        ({"v": [1, None, 3]}, {}, "1 missing value in 1 of 3 examples, the first in"),
+        ({"v": [1, pd.NA, "?"]}, {}, "2 missing values in 2 of 3 examples"),
+        ({"v": [1 + 2j, 2, 3]}, {}, "text in 1 feature column: v ('(1+2j)'"),
+        ({"v": [datetime.date(2024, 1, 2)] * 3}, {}, "v ('2024-01-02' in example 1)"),
+        ({"v": pd.to_datetime(["2024-01-02"] * 3)}, {}, "v ('2024-01-02"),
+        ({"v": [[1, 2], [3], [4, 5]]}, {}, "shape (1,) and (2,) in column v"),
+        ({"v": [["a"], ["b"], ["c"]]}, {}, "lists in column v that are not numbers"),
+        ({"v": [np.ones((2, 2))] * 3}, {}, "arrays of shape (2, 2) in column v"),
+        ({"v": [1, 2, 3]}, {"split": "test"}, "split is not a setting of a DataFrame"),
+        ({"v": [1, 2, 3]}, {"label_column": "w"}, "no column 'w' (`label_column`)"),
+    ],
+)
+def test_data_frames_that_are_refused(frame, settings, message):
+    with pytest.raises(ValueError, match=r".") as caught:
+        data.from_frame(pd.DataFrame(frame), **settings)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_last_column_of_a_data_frame_is_a_feature():
+    frame = pd.DataFrame({"a": [1, 2, 4], "b": [0, 1, 0]}, index=["u", "v", "w"])
+    found = data.from_frame(frame)
+    checked(found, [[1, 2, 4], [0, 1, 0]], None, None, "each column scaled")
+    kept = data.from_frame(frame, limit=2)
+    assert len(kept.examples) == len(kept.names) == 2
+
+
+@pytest.mark.parametrize("dropped", ["b", ["b"], ("b",)])
+def test_columns_to_drop_are_one_name_or_several(dropped):
+    frame = pd.DataFrame({"a": [1, 2, 4], "b": [0, 1, 0]})
+    found = data.from_frame(frame, drop_columns=dropped)
+    checked(found, [[1, 2, 4]], None, None, "each column scaled")
