@@ -518,7 +518,7 @@ def classes(labels: np.ndarray) -> tuple[np.ndarray, list[str]]:
         except ValueError:
             labels = codes
             shown = names[:_MAX_LISTED_CLASSES]
-            items = [f"{code} = {name}" for code, name in enumerate(shown)]
+            items = [f"{i} = {' '.join(name.split())}" for i, name in enumerate(shown)]
             if len(names) > len(shown):
                 items.append(f"... {len(names)} in all")
             notes.append(f"classes: {', '.join(items)}")
