@@ -69,7 +69,10 @@ class Dataset(NamedTuple):
     """The name of each client, in the order of their numbers."""
 
     def describe(self) -> str:
-        """Returns a few lines: examples, values, labels, clients and conversions.
+        """Describes the examples, their values, labels, clients and conversions.
+
+        Returns:
+          A text of a few lines.
 
         Examples:
           >>> images = np.zeros((4, 8, 8, 1), np.uint8)

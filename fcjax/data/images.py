@@ -200,6 +200,12 @@ def _tree(folder: Path, client_folders: bool) -> Tree:
     images = [sorted(filter(_is_image, paths), key=_natural) for paths in visible]
     depth = next((depth for depth in (1, 0, 2) if images[depth]), 0)
     selected, notes = images[depth], []
+    num_images = sum(_is_image(path) for paths in files for path in paths)
+    if num_hidden := num_images - sum(map(len, images)):
+        notes.append(
+            f"{counted(num_hidden, 'image')} ignored, because the name of the file or "
+            "of its folder begins with a dot"
+        )
     if num_skipped := sum(map(len, visible)) - len(selected):
         notes.append(
             f"{counted(num_skipped, 'file')} skipped: not an image, or in a folder "

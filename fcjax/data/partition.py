@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
+from fcjax.data.dataset import counted
 from fcjax.ragged import GROUPS
 
 # --- What all rules share
@@ -607,7 +608,7 @@ def select_clients(
         "examples per client"
     )
     if num_unassigned := int((result < 0).sum()):
-        note += f"; {num_unassigned} examples unassigned"
+        note += f"; {counted(num_unassigned, 'example')} unassigned"
     return result, note
 
 

@@ -32,8 +32,8 @@ class Source:
     """Resize images to this height and width in pixels, without cropping."""
     scale_columns: Scale = "minmax"
     """Scaling of feature columns: minmax to 0 to 1, standard to mean 0 and standard
-    deviation 1, none for columns that are on one scale, such as embeddings. Methods
-    that train networks take minmax only."""
+    deviation 1. none keeps the values, for columns that are already on one scale.
+    Methods that train networks take minmax only."""
     labels: bool = True
     """Whether the data has labels. Labels are used for scores, never for training."""
     array: Annotated[str | None, shown("a usual name, such as x")] = None
@@ -42,9 +42,9 @@ class Source:
     """Array of the labels in such a file. In an .h5ad, a column of obs."""
     client_array: Annotated[str | None, shown("a usual name, such as client")] = None
     """Array of the clients in such a file. In an .h5ad, a column of obs."""
-    label_column: Annotated[str | None, shown("a column called class, or the last")] = (
-        None
-    )
+    label_column: Annotated[
+        str | None, shown("a column called label, class, target or y; else the last")
+    ] = None
     """Column of a table with the class: its name, or its number without a header."""
     client_column: Annotated[str | None, shown("none")] = None
     """Column of a table or hf:PATH that names the client of each example."""
@@ -62,7 +62,7 @@ class Source:
     data_dir: Annotated[Path | None, shown("the default of TFDS")] = None
     """Folder of prepared TFDS data sets."""
     split: Literal["all", "train", "test"] = "all"
-    """Examples to use: all joins the training and test sets, as in the papers."""
+    """Examples to use: all joins all splits, as in the papers."""
     limit: Annotated[int | None, shown("all")] = None
     """Number of examples to use, at least 2. Classes are sampled in proportion."""
     extra_split: Annotated[str | None, shown("none")] = None

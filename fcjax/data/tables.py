@@ -73,12 +73,13 @@ def content_of(
     features, label, client, notes = _roles(names, source, last_is_class)
     labels = None if label is None else _cell_values(frame.iloc[:, label])
     clients = None if client is None else _cell_values(frame.iloc[:, client])
-    if label is not None and source.label_column is None and labels is not None:
+    if label is not None and labels is not None and is_guess(names[label], source):
         different = len(np.unique(labels))
         if different > max(10, len(labels) // 4):
-            notes.append(
-                f"the class, column {names[label]}, has {different} different values; "
-                "`label_column` names another column"
+            raise ValueError(
+                f"has {different} different values in {counted(len(labels), 'example')}"
+                f" of its last column, {names[label]}, which would be the class; name "
+                "the class with `label_column`, or use `labels=False`"
             )
     if not features:
         raise ValueError(
@@ -108,6 +109,19 @@ def content_of(
     labels, clients = (None if x is None else x[kept] for x in (labels, clients))
     rows = np.flatnonzero(kept).astype(str)
     return Content(values[kept], labels, notes, clients, rows)
+
+
+def is_guess(name: str, source: Source) -> bool:
+    """Returns whether a column is the class only because it is the last one.
+
+    Args:
+      name: the name of the class column.
+      source: the settings of tables.
+
+    Returns:
+      False for a given column, and for a usual name of the class.
+    """
+    return source.label_column is None and name.lower() not in CLASS_NAMES
 
 
 def _roles(
@@ -269,7 +283,10 @@ def _blocks(
         else:
             words.append(i)
     if words:
-        shown = [f"{names[i]} ({_example(texts[i])})" for i in words[:_COLUMNS_SHOWN]]
+        shown = [
+            f"{names[i]} ({_example(texts[i], decimal_comma)})"
+            for i in words[:_COLUMNS_SHOWN]
+        ]
         more = ", ..." if len(words) > len(shown) else ""
         raise ValueError(
             f"has text in {counted(len(words), 'feature column')}: {', '.join(shown)}"
@@ -280,9 +297,14 @@ def _blocks(
     return blocks, notes
 
 
-def _example(cells: list[str]) -> str:
-    """Returns the first cell that is no number, with its example."""
-    first = next(i for i, cell in enumerate(cells) if parsed([cell]) is None)
+def _example(cells: list[str], decimal_comma: bool) -> str:
+    """Returns the first cell that is no number, with its example.
+
+    Without such a cell, the column mixes points and commas.
+    """
+    wrong = (i for i, cell in enumerate(cells) if parsed([cell], decimal_comma) is None)
+    mixed = (i for i, cell in enumerate(cells) if parsed([cell]) is None)
+    first = next(itertools.chain(wrong, mixed))
     return f"{cells[first][:60]!r} in example {first + 1}"
 
 
@@ -319,9 +341,9 @@ def _commas(texts: dict[int, list[str]]) -> list[int]:
         if parsed(cells) is not None:
             if any("." in cell and cell.lower() not in MISSING_TEXTS for cell in cells):
                 return []
-        elif not any("." in x and "," in x for x in cells) and (
-            parsed(cells, decimal_comma=True) is not None
-        ):
+        elif parsed(cells, decimal_comma=True) is not None:
+            if any("." in cell and cell.lower() not in MISSING_TEXTS for cell in cells):
+                return []
             found.append(i)
     return found
 
@@ -352,6 +374,11 @@ def _one_hot(cells: list[str], name: str, source: Source) -> tuple[np.ndarray, s
     array = np.array(cells)
     missing = np.array([cell.lower() in MISSING_TEXTS for cell in cells])
     categories = np.unique(array[~missing])
+    if len(categories) > 10 and len(categories) == (~missing).sum():
+        raise ValueError(
+            f"has another text in every example of column {name}, so the column says "
+            "nothing about groups; leave it out with `drop_columns`"
+        )
     if len(categories) > _MAX_CATEGORIES:
         raise ValueError(
             f"has {len(categories)} different texts in column {name}; `one_hot` "
@@ -361,7 +388,8 @@ def _one_hot(cells: list[str], name: str, source: Source) -> tuple[np.ndarray, s
     if missing.any() and source.missing == "median":
         raise ValueError(
             f"has {counted(int(missing.sum()), 'missing value')} in the text column "
-            f"{name}, which has no median; set `missing` to drop"
+            f"{name}, which has no median; set `missing` to drop, or leave the column "
+            "out with `drop_columns`"
         )
     block = (array[:, None] == categories).astype(np.float64)
     block[missing] = np.nan
@@ -377,6 +405,12 @@ def _fill(
     source: Source,
 ) -> tuple[np.ndarray, list[str]]:
     """Treats missing values as `missing` says; medians are written into the blocks.
+
+    Args:
+      blocks: the features of each column, [P, K].
+      names: the names of the columns.
+      labels: the classes [P]; None without classes.
+      source: the settings of tables.
 
     Returns:
       The examples that stay, [P], and notes.

@@ -197,6 +197,13 @@ def test_folders_that_are_not_understood(tmp_path, places, options, message):
         data.load(str(tmp_path), **options)
 
 
+def test_images_with_a_dot_are_ignored_with_a_line(tmp_path):
+    pictures(tmp_path, "cat/1.png", "cat/._1.png", "..up/2.png", "dog/3.png")
+    found = load(tmp_path)
+    assert len(found.examples) == 2
+    assert any(note.startswith("2 images ignored, because") for note in found.notes)
+
+
 def test_one_split_of_a_folder_or_of_a_saved_data_set(tmp_path):
     pictures(tmp_path / "folder", *UNLIKE)
     assert data.load(str(tmp_path / "folder"), split="test").labels is None
@@ -346,7 +353,9 @@ def test_small_clients_are_left_out_and_it_is_said(most, least, expected, told):
     kept, line = data.select_clients(clients, most=most, least_size=least)
     assert kept.tolist() == expected
     assert line.startswith(f"natural partition: {told}")
-    assert line.endswith(f"; {expected.count(-1)} examples unassigned")
+    count = expected.count(-1)
+    noun = "example" if count == 1 else "examples"
+    assert line.endswith(f"; {count} {noun} unassigned")
 
 
 def test_a_few_clients_are_drawn_with_all_that_is_theirs():

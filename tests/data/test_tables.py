@@ -180,7 +180,11 @@ TEXTS = ",".join(f"c{i}" for i in range(12))
         ('a,b,k\n"1,5",2,0\n"2,5",3,1\n', {}, "a ('1,5' in example 1)"),
         ("a;b;k\n1,5;2.5;0\n2,5;3;1\n", {}, "a ('1,5' in example 1)"),
         ("a;b;k\n1.000,5;2;0\n2;3;1\n", {}, "a ('1.000,5' in example 1)"),
-        (MANY, {"one_hot": True}, "101 different texts in column a; `one_hot`"),
+        (MANY, {"one_hot": True}, "another text in every example of column a"),
+        (MANY + "t0,9,1\n", {"one_hot": True}, "101 different texts in column a; `one"),
+        ("a;b;k\n12.5;1;0\n3,1;2;1\n", {}, "a ('3,1' in example 2)"),
+        ("a;b;k\n80,2;1;0\n3,1;2;1\nbad;2;1\n", {}, "a ('bad' in example 3)"),
+        ("a;b;k\n80,2;1.5;0\n3,1;2;1\n", {}, "a ('80,2' in example 1)"),
         ("a,b,k\nu,1,0\n,2,1\n", {"one_hot": True, "missing": "median"}, "no median"),
         ("a,b,k\n,1,0\n,2,1\n", {"missing": "median"}, "no value in column a"),
         ("a,b,k\n,1,0\n,2,1\n", {"missing": "drop"}, "missing values in all examples"),
@@ -204,13 +208,14 @@ def test_tables_that_are_refused(text, settings, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_last_column_of_many_values_is_a_doubtful_class(tmp_path):
+def test_a_last_column_of_many_values_is_no_class(tmp_path):
     text = "".join(f"{i % 3},{i / 8},{100 + i}\n" for i in range(20))
-    (tmp_path / "wine.data").write_text(text)
-    found = data.load(tmp_path / "wine.data")
-    assert "the class, column 3, has 20 different values; `label_column` names " in (
-        " ".join(found.notes)
-    )
+    path = tmp_path / "wine.data"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="20 different values in 20 examples of its l"):
+        data.load(path)
+    assert data.load(path, labels=False).examples.shape == (20, 3)
+    assert data.load(path, label_column="3").labels.tolist() == list(range(100, 120))
 
 
 @pytest.mark.parametrize("name", ["label_column", "drop_columns", "one_hot", "missing"])
