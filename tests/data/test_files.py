@@ -233,6 +233,8 @@ def test_natural_order_and_classes_by_name(tmp_path):
     np.testing.assert_array_equal(got.examples[:, 1, 2, 0], [3, 20, 100, 2, 8, 9, 10])
     np.testing.assert_array_equal(got.labels, [0, 0, 0, 1, 1, 1, 1])
     assert got.notes == (
+        "1 image ignored, because the name of the file or of its folder begins with a "
+        "dot",
         "2 files skipped: not an image, or in a folder that is not read",
         "1 image of mode RGB converted to L, because 6 of 7 images are grey",
         "classes: 0 = cats, 1 = dogs",

@@ -67,6 +67,7 @@ def test_a_data_set_describes_itself(tmp_path):
         "labels: 2 classes of 2 examples",
         "clients: 2 clients of 1 to 2 examples: <b>, north; 1 example without a client",
         "first row read as header: age,site,class",
+        "class: column class, because of its name",
         "classes: 0 = a, 1 = b",
     ]
     assert repr(Dataset("x", np.zeros((2, 4, 4, 3), np.uint8), None)) == (
