@@ -117,7 +117,7 @@ COMMANDS = [
     ("spherical --config {run}/config.json --p 2", "--p must lie in [0, 1], got 2.0"),
     # Data.
     ("ccfc --dataset gone.npz", "--dataset gone.npz does not exist"),
-    ("ccfc --dataset {notes}", "--dataset {notes} has 1 column"),
+    ("ccfc --dataset {notes}", "--dataset {notes} has 0 examples; at least 2 examples"),
     ("ccfc --dataset {empty}", "--dataset {empty} has no image"),
     ("ccfc --dataset no_such_set", "--dataset no_such_set is unknown"),
     ("ccfc --dataset mnist --data-dir {empty}", "--dataset mnist"),
