@@ -229,7 +229,7 @@ def dataset_of(x: Any, scale: Scale = "minmax") -> Dataset:
         ValueError: the shape or the values are not accepted.
     """
     if isinstance(x, pd.DataFrame):
-        return data.from_frame(x, labels=False, keep_index=True)
+        return data.from_frame(x, labels=False, keep_index=True, scale_columns=scale)
     with about("x"):
         values = images_or_vectors(np.asarray(x), None)
         if values.ndim == 2:

@@ -384,9 +384,8 @@ def pixels(images: np.ndarray) -> tuple[np.ndarray, list[str]]:
         )
     if high <= 1:
         note = f"{value_range} converted to float32 in [0, 1]"
-        return images.astype(
-            np.float32, copy=False
-        ), [] if images.dtype.kind == "f" else [note]
+        notes = [] if images.dtype.kind == "f" else [note]
+        return images.astype(np.float32, copy=False), notes
     if images.dtype.kind in "iu" or (images == np.round(images)).all():
         return images.astype(np.uint8), [f"{value_range} converted to uint8"]
     unit = (images / np.float64(255)).astype(np.float32)

@@ -62,7 +62,8 @@ class Source:
     data_dir: Annotated[Path | None, shown("the default of TFDS")] = None
     """Folder of prepared TFDS data sets."""
     split: Literal["all", "train", "test"] = "all"
-    """Examples to use: all joins all splits, as in the papers."""
+    """Examples to use: all joins the training and test sets, as in the papers, and the
+    other splits of a folder."""
     limit: Annotated[int | None, shown("all")] = None
     """Number of examples to use, at least 2. Classes are sampled in proportion."""
     extra_split: Annotated[str | None, shown("none")] = None

@@ -266,6 +266,7 @@ def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 FOR_FRAMES = (*FOR_TABLES, "labels", "keep_index", "image_shape", "resize", "limit")
+FOR_FRAMES += ("scale_columns",)
 """The settings that a DataFrame has."""
 
 
@@ -283,8 +284,8 @@ def from_frame(
       scaling: the scaling of the training data of a model; None computes it from these
         examples.
       **settings: fields of `Source`: `label_column`, `client_column`, `drop_columns`,
-        `one_hot`, `missing`, `labels`, `keep_index`, `image_shape`, `resize` and
-        `limit`; None keeps the default.
+        `one_hot`, `missing`, `labels`, `keep_index`, `image_shape`, `resize`, `limit`
+        and `scale_columns`; None keeps the default.
 
     Returns:
       The data set, see `load`.

@@ -1,10 +1,12 @@
 """Feature columns are scaled as said, in chunks, and a data set describes itself."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import fcjax
 from fcjax import data
+from fcjax.api import dataset_of
 from fcjax.data import dataset
 from fcjax.data.dataset import Dataset, scaled
 from fcjax.methods import CCFC, ExactKMeans
@@ -77,6 +79,14 @@ def test_a_data_set_describes_itself(tmp_path):
         "  labels: none\n"
         "  clients: none in the data"
     )
+
+
+def test_a_frame_is_scaled_as_said():
+    frame = pd.DataFrame({"a": [1.0, 3.0, 5.0], "b": [7.0, 8.0, 9.0]})
+    found = dataset_of(frame, "none").examples
+    np.testing.assert_array_equal(found, frame.to_numpy(np.float32))
+    found = data.from_frame(frame, scale_columns="standard").examples
+    np.testing.assert_allclose(found[:, 0], [-1.224745, 0, 1.224745], atol=1e-6)
 
 
 def test_methods_that_train_networks_take_columns_between_0_and_1():
