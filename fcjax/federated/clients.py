@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int, Key, Shaped
 
 from fcjax import ragged
 from fcjax.parallel.exact import one_by_one
-from fcjax.parallel.mesh import ALL_CLIENTS, AXIS, platform
+from fcjax.parallel.mesh import ALL_CLIENTS, AXIS, SITES, platform
 from fcjax.ragged import Ragged
 from fcjax.types import PRNGKey, PyTree
 
@@ -188,7 +188,12 @@ def total_clients(count: int) -> int:
     Returns:
         The number A.
     """
-    return _axis_size(ALL_CLIENTS, count * num_devices())
+    return _axis_size(ALL_CLIENTS, count * num_devices() * num_sites())
+
+
+def num_sites() -> int:
+    """Returns the number of sites of a real federation; 1 in a simulation."""
+    return _axis_size(SITES, 1)
 
 
 def _axis_size(axis: str, default: int) -> int:
@@ -207,6 +212,8 @@ def first_index(count: int) -> int | Int[Array, ""]:
     Returns:
         The index, from 0.
     """
+    if num_sites() > 1:
+        return count * lax.axis_index(SITES)
     return count * lax.axis_index(AXIS) if num_devices() > 1 else 0
 
 

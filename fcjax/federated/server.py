@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from fcjax import ragged
 from fcjax.federated import clients
 from fcjax.parallel.exact import over_rows
-from fcjax.parallel.mesh import AXIS, num_bytes, platform
+from fcjax.parallel.mesh import AXIS, SITES, num_bytes, platform
 from fcjax.types import Federation, PRNGKey, PyTree
 
 
@@ -105,7 +105,7 @@ def mean_of_each(
     """
     count = len(weights)
     total = clients.total_clients(count)
-    if platform() != "cpu" or total <= FEW:
+    if platform() != "cpu" or total <= FEW or clients.num_sites() > 1:
         networks, values = clients.for_each(fn, *stacked)
         return weighted_mean(networks, weights), values
 
@@ -196,6 +196,8 @@ def _sums(
     stacked: PyTree, weights: Float[Array, "V"], groups: Int[Array, "V"], count: int
 ) -> tuple[PyTree, Float[Array, "C"]]:
     """Returns each group's weighted sum over all devices, and its sum of weights."""
+    if clients.num_sites() > 1:
+        stacked, weights, groups = gather((stacked, weights, groups))
     stacked = (stacked, jnp.ones(len(weights)))
     if platform() != "cpu":
 
@@ -266,6 +268,9 @@ def gather(each: PyTree) -> PyTree:
     Returns:
         A tree of arrays [A, ...], the same on every device.
     """
+    if clients.num_sites() > 1:
+        each = jax.tree.map(_unsigned_zero, each)
+        return jax.tree.map(lambda x: lax.all_gather(x, SITES, tiled=True), each)
 
     def restore(placed, x):
         return placed[: clients.total_clients(len(x))].astype(x.dtype)
@@ -276,6 +281,11 @@ def gather(each: PyTree) -> PyTree:
     return jax.tree.map(restore, placed, each)
 
 
+def _unsigned_zero(x):
+    # A sum over devices turns -0 into 0. One device and a site do the same.
+    return jnp.where(x == 0, jnp.zeros_like(x), x)
+
+
 def _among_all(x):
     """Places the rows of this device among those of all devices, and zeros elsewhere.
 
@@ -283,8 +293,7 @@ def _among_all(x):
     """
     # Truth values become float32, so that they are summed together with the networks.
     x = x.astype(jnp.float32) if x.dtype == bool else x
-    # A sum over devices turns -0 into 0. One device does the same.
-    x = jnp.where(x == 0, jnp.zeros_like(x), x)
+    x = _unsigned_zero(x)
     zeros = jnp.zeros((clients.num_devices() * len(x), *x.shape[1:]), x.dtype)
     start = clients.first_index(len(x))
     return lax.dynamic_update_slice_in_dim(zeros, x, start, axis=0)

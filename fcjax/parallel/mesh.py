@@ -105,6 +105,9 @@ ALL_CLIENTS = "all clients"
 """A `vmap` axis whose length is the number of clients, bound if clients were repeated
 to fill the devices. No array has this axis. Its length tells clients and copies
 apart."""
+SITES = "site"
+"""The axis of a real federation, whose sites hold one client each. It is bound only
+while `fcjax.deploy.cut` traces a method. No array has this axis."""
 SERVER, CLIENTS = P("run"), P("run", AXIS)
 """The partition specs of arrays with one entry per run, and per run and client."""
 STATE = State(SERVER, CLIENTS)
