@@ -33,6 +33,20 @@ FLAGS     the flags of the method, see `fcjax NAME --help`
 Example: fcjax fit ccfc --on v5e:4x4 --seed 0:16"""
 
 
+DEPLOY_HELP = """usage: fcjax deploy NAME --to FOLDER [FLAGS]
+       fcjax deploy RUN --to FOLDER [--where NAME=VALUE ...]
+
+Writes a Flower app, with which several machines run a method on their own data
+(docs/guides/federation.md). Nothing is trained.
+
+NAME      a method, see `fcjax --help`
+RUN       the results folder of a finished run, whose settings the app gets
+FLAGS     the flags of the method, see `fcjax NAME --help`
+
+Example: fcjax deploy exact-km-run --to app
+         fcjax deploy ccfc --dataset digits --clients 3 --seed 0 --to app"""
+
+
 def main() -> None:
     """Runs the command that the first argument names, or lists all commands."""
     name, *args = sys.argv[1:] or ["--help"]
@@ -54,6 +68,17 @@ def main() -> None:
                 "h100:8"
             )
         name, *args = args
+    if name == "deploy":
+        if args[:1] in ([], ["-h"], ["--help"]):
+            print(DEPLOY_HELP)
+            return
+        if not {arg.partition("=")[0] for arg in args} & {"--to", "-h", "--help"}:
+            exit_with_error(
+                "deploy needs a method or a run, and --to FOLDER, for example: fcjax "
+                "deploy runs/my-run --to app"
+            )
+        if args[0].replace("_", "-") in SCRIPTS:
+            name, *args = args
     typed, name = name, name.replace("_", "-")
     sys.argv = [f"fcjax {name}", *args]
     if name in SCRIPTS:
@@ -114,6 +139,7 @@ def listing(checkout: Mapping[str, Path]) -> str:
         "Train a method": {name: about(script) for name, script in SCRIPTS.items()},
         "Look at finished runs": tools,
         "Plan": {"fit": "Estimates time and memory on devices that are not here."},
+        "Several machines": {"deploy": DEPLOY_HELP.split("\n\n")[1]},
         "Reproduce and benchmark (in a checkout of the repository)": files,
     }
     names = max(len(name) for group in groups.values() for name in group)

@@ -27,7 +27,12 @@ from fcjax.results.store import Folder
 from fcjax.settings import given
 from fcjax.sweep import processes
 from fcjax.sweep.costs import absent_devices
-from fcjax.sweep.experiment import Experiment, effective_settings, prepare_all
+from fcjax.sweep.experiment import (
+    Experiment,
+    effective_settings,
+    prepare,
+    prepare_all,
+)
 from fcjax.sweep.plan import Task
 from fcjax.sweep.progress import log_to_stdout
 from fcjax.sweep.report import log_header
@@ -90,6 +95,10 @@ def run(
         if topologies:  # The programs are compiled for other devices than the local.
             jax.config.update("jax_platforms", "cpu")
         devices = {topology: absent_devices(topology) for topology in topologies}
+        if any(task.options.to for task in tasks):
+            with log_to_stdout(with_quoted_flags):
+                deploy(tasks)
+            return []
         experiments = prepare_all(tasks)
     except ValueError as error:
         problem = str(error)
@@ -141,6 +150,30 @@ def run(
                 RUNTIME_ERROR,
             )
     return [experiment.folder for experiment in experiments]
+
+
+def deploy(tasks: Sequence[Task]) -> None:
+    """Writes the Flower app of the only task.
+
+    Args:
+        tasks: the tasks of a command with --to.
+
+    Raises:
+        ValueError: there are several methods or runs, or the method cannot be deployed.
+    """
+    # Loaded here, because no other command needs it.
+    from fcjax.deploy import app
+
+    if len(tasks) > 1:
+        raise ValueError(f"--to takes one method, got {len(tasks)}")
+    (task,) = tasks
+    assert task.options.to is not None
+    experiment = prepare(task, in_memory=True)
+    log_header(experiment)
+    content = app.app_of(experiment)
+    app.write(content, task.options.to)
+    for line in app.next_steps(content, task.options.to):
+        print(line)
 
 
 def warnings_of_unused(

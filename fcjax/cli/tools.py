@@ -757,6 +757,35 @@ class Collect:
         print(f"merged results of {len(results.rows)} runs: {out}")
 
 
+@dataclasses.dataclass(frozen=True)
+class Deploy:
+    """Writes a Flower app of a finished run, for a federation of several machines.
+
+    The app has the method and the settings of the run. Every site uses its own data
+    (docs/guides/federation.md).
+    """
+
+    run: Folder
+    """Results folder of the run."""
+    to: Path
+    """The folder of the app."""
+    where: Annotated[Conditions, shown("the only run")] = ()
+    """The run, if the folder has several, for example p=0.25 seed=3."""
+    data_dir: DataDir = None
+    """Folder of the prepared TFDS data sets."""
+
+    def __call__(self) -> None:
+        """Writes the app."""
+        # Loaded here, because no other tool needs it.
+        from fcjax.deploy import app
+
+        run = gather([self.run], parse_where(self.where), data_dir=self.data_dir).run()
+        content = app.app_of_run(run)
+        app.write(content, self.to)
+        for line in app.next_steps(content, self.to):
+            print(line)
+
+
 TOOLS = {
     "report": Report,
     "draw": Draw,
@@ -768,5 +797,6 @@ TOOLS = {
     "how-many": HowMany,
     "compare": Compare,
     "collect": Collect,
+    "deploy": Deploy,
 }
 """The tools for finished runs, by command name."""

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import __version__
-from fcjax.algorithms.rounds import evaluation_schedule
+from fcjax.algorithms.rounds import EvaluationSchedule
 from fcjax.data import Dataset
 from fcjax.deploy.cut import CLIENT, Step, cut
 from fcjax.engine import at_round
@@ -45,7 +45,7 @@ class Plan:
         ...     settings={"num_rounds": 5, "unit_length": False},
         ... )
         >>> [(stage.name, stage.num_rounds) for stage in plan.build(plan.hyper).stages]
-        [('k-means', 5)]
+        [('cluster', 5)]
     """
 
     method: str
@@ -67,6 +67,8 @@ class Plan:
     evaluate_every: int = 1
     """The number of rounds between two evaluations in the simulation. Some methods
     compute their clusters only in these rounds."""
+    last_evaluated: int = 10
+    """The number of rounds at the end of a stage that are always evaluated."""
     images: bool = False
     """Whether the examples are images of bytes."""
 
@@ -91,6 +93,12 @@ class Plan:
         """The class of the method."""
         module, _, name = self.method.partition(":")
         return getattr(import_module(module), name)
+
+    def kinds(self) -> list[tuple[str, int]]:
+        """Returns the kinds of steps, see `Program.kind_of`."""
+        numbers = range(len(self.build(self.hyper).stages))
+        kinds = [(name, index) for index in numbers for name in ("begin", "round")]
+        return [("init", 0), *kinds, ("assign", 0)]
 
     def build(self, hyper: Mapping[str, Any]) -> FederatedClustering:
         """Builds the algorithm.
@@ -174,7 +182,7 @@ class Program:
             at = at_round(grid, "init")
         else:
             stage, number = self.stages[position.stage], position.round
-            schedule = evaluation_schedule(None, plan.evaluate_every)
+            schedule = EvaluationSchedule(plan.evaluate_every, plan.last_evaluated)
             at = at_round(
                 grid,
                 stage.name,

@@ -45,6 +45,9 @@ class Output:
     """Draw the learning curves and the embedding of the first run."""
     dry_run: bool = False
     """Print the data, the clients, the settings and the compiled programs, and stop."""
+    to: Annotated[Path | None, shown("run the grid here")] = None
+    """Write a Flower app of the run to this folder, for a federation of several
+    machines, and stop (docs/guides/federation.md)."""
     log: Annotated[tuple[Sink, ...], shown("none")] = ()
     """Log every round to these services, too. Each needs its package: pip install
     tensorboardX, or pip install wandb."""

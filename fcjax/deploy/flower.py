@@ -1,0 +1,548 @@
+"""Runs a federation with Flower: the program of a site, and that of the server.
+
+Flower starts both programs, and carries their messages. Messages are arrays and
+numbers, never code. The server sends three kinds of requests:
+
+query.join     A site tells its number, the digest of its plan, the number of its
+               examples and, for feature vectors, four statistics of each column.
+train.step     A site does its part of a step, see `fcjax.deploy.parties`.
+evaluate.end   A site assigns its examples to clusters. It writes its own file, and
+               answers with sums: examples per cluster and class, and the sum of the
+               embeddings of each cluster.
+
+What a site needs for the next request is in its own folder. So a site can be stopped at
+any time and started again. The server saves its state after each step.
+"""
+
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fcjax.data import Scaling, Source, load
+from fcjax.data.dataset import scaled
+from fcjax.deploy import app
+from fcjax.deploy.app import App
+from fcjax.deploy.outcome import Outcome, Tally
+from fcjax.deploy.parties import Done, Memory, Server, Site, check_arrays
+from fcjax.parallel.exact import take_cores
+from fcjax.results.store import example_names, write_arrays
+from fcjax.sweep.train import enable_compilation_cache
+
+REQUEST, ARRAYS, COLUMNS = "request", "arrays", "columns"
+"""The names of the parts of a message."""
+
+# --- A site
+
+
+def client_app(plan: Path) -> ClientApp:
+    """Returns the program of a site.
+
+    The node configuration of the SuperNode names the site and its data: `site`, its
+    number from 0 (or `partition-id`); `data`, a file or folder that `fcjax.data.load`
+    reads; `out`, the folder for the memory and the clusters of the site. Each setting
+    of `fcjax.data.Source` may follow, such as `label-column`.
+
+    Args:
+        plan: the file plan.toml.
+
+    Returns:
+        The program.
+    """
+    prepare_jax()
+    program, content = ClientApp(), app.read(plan)
+
+    @program.query("join")
+    def join(message: Message, context: Context) -> Message:
+        return answer(message, lambda: LocalSite(content, context).join())
+
+    @program.train("step")
+    def step(message: Message, context: Context) -> Message:
+        return answer(message, lambda: LocalSite(content, context).step(message))
+
+    @program.evaluate("end")
+    def end(message: Message, context: Context) -> Message:
+        return answer(message, lambda: LocalSite(content, context).end(message))
+
+    return program
+
+
+def prepare_jax() -> None:
+    """Uses the devices and the compilation cache of a simulation."""
+    take_cores()
+    enable_compilation_cache()
+
+
+def answer(message: Message, compute: Any) -> Message:
+    """Answers a request; an error becomes one line for the server.
+
+    Args:
+        message: the request.
+        compute: () -> the content of the answer. It may raise a ValueError.
+
+    Returns:
+        The answer.
+    """
+    try:
+        content = compute()
+    except ValueError as error:
+        content = RecordDict({REQUEST: ConfigRecord({"problem": str(error)})})
+    return Message(content, reply_to=message)
+
+
+class LocalSite:
+    """A site within one process: its data, its folder and its memory.
+
+    Args:
+        content: the content of plan.toml.
+        context: Flower's context of the SuperNode.
+
+    Raises:
+        ValueError: the node configuration or the data is wrong. The line has no value
+            of the data, because it is sent to the server. The log of the site has the
+            whole line.
+    """
+
+    def __init__(self, content: App, context: Context):
+        self.content, self.plan = content, content.plan
+        config = {k.replace("-", "_"): v for k, v in context.node_config.items()}
+        number = config.pop("site", config.pop("partition_id", None))
+        config.pop("num_partitions", None)
+        if number is None or "data" not in config:
+            raise ValueError(
+                "a SuperNode lacks its number or its data: --node-config 'site=0 "
+                'data="FILE"\''
+            )
+        self.number = int(number)
+        default = f"{tempfile.gettempdir()}/fcjax-{self.plan.digest}-{self.number}"
+        self.folder = Path(config.pop("out", default))
+        settings = content.source | {"scale_columns": "none", "dataset": config["data"]}
+        config.pop("data")
+        for name, value in config.items():
+            settings[name] = value
+        try:
+            for name in ("image_shape", "drop_columns"):
+                settings[name] = tuple(settings.get(name, ()))
+            self.dataset = load(Source(**settings))
+        except (ValueError, TypeError, OSError) as error:
+            print(f"site {self.number} cannot read its data: {error}", file=sys.stderr)
+            raise ValueError(
+                f"site {self.number} cannot read its data; its log says why"
+            ) from None
+
+    @property
+    def _is_scaled(self) -> bool:
+        return self.dataset.examples.ndim == 2
+
+    def join(self) -> RecordDict:
+        """Answers who the site is, with statistics of its columns."""
+        x = self.dataset.examples
+        site = Site(self.plan, self.number, x)  # checks the examples
+        request = {
+            "site": site.number,
+            "digest": self.plan.digest,
+            "examples": len(x),
+        }
+        columns: list[np.ndarray] = []
+        if self._is_scaled:
+            columns = statistics(x, self.content.source["scale_columns"])
+        return content_of(request, columns)
+
+    def step(self, message: Message) -> RecordDict:
+        """Answers a request of a step."""
+        request, arrays, columns = parts_of(message)
+        site = self._site(request, columns)
+        step, phase = int(request["step"]), int(request["phase"])
+        up = site.answer(step, phase, arrays)
+        self._save(site.memory, str(request["federation"]))
+        return content_of({"site": site.number, "lost": site.lost}, up)
+
+    def end(self, message: Message) -> RecordDict:
+        """Assigns the examples of the site, and answers with sums."""
+        request, arrays, columns = parts_of(message)
+        site = self._site(request, columns)
+        clusters, embedding = site.assign(arrays)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "assignments.csv"
+        names = example_names(self.dataset)
+        table = pd.DataFrame({"example": names, "cluster": clusters})
+        table.to_csv(path, index=False, lineterminator="\n")
+        print(f"site {site.number}: clusters of {len(table)} examples: {path}")
+        # Names of classes could have other numbers at other sites.
+        has_names = any(x.startswith("classes:") for x in self.dataset.notes)
+        labels = None if has_names else self.dataset.labels
+        tally = Tally.of(clusters, embedding, labels, num_clusters=self.plan.clusters)
+        return content_of({"site": site.number}, [*tally])
+
+    def _site(self, request: Mapping[str, Any], columns: list[np.ndarray]) -> Site:
+        if request["digest"] != self.plan.digest:
+            raise ValueError(
+                f"site {self.number} has another plan or another version of fcjax "
+                f"({self.plan.digest}) than the server ({request['digest']})"
+            )
+        x = self.dataset.examples
+        if self._is_scaled:
+            x, _, _ = scaled(x, scaling=Scaling(*columns))
+        return Site(self.plan, self.number, x, self._load(str(request["federation"])))
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "memory.npz"
+
+    def _load(self, federation: str) -> Memory:
+        if not self._path.exists():
+            return Memory()
+        with np.load(self._path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        if str(arrays.pop("federation")) != federation:
+            return Memory()
+        return Memory.from_arrays(arrays)
+
+    def _save(self, memory: Memory, federation: str) -> None:
+        arrays = memory.to_arrays() | {"federation": np.array(federation)}
+        write_arrays(self._path, arrays, compressed=False)
+
+
+def statistics(x: np.ndarray, scale: str) -> list[np.ndarray]:
+    """Returns what a site uploads for the scaling of its columns.
+
+    Args:
+        x: the examples of the site, [N, F].
+        scale: the scaling, see `fcjax.data.Source`.
+
+    Returns:
+        For "minmax" the minima and the maxima. For "standard" the number of examples,
+        sums, sums of squares, minima and maxima. Nothing for "none".
+    """
+    x = x.astype(np.float64)
+    ends = [x.min(axis=0), x.max(axis=0)]
+    if scale == "none":
+        return []
+    if scale == "minmax":
+        return ends
+    return [*ends, np.array(len(x), float), x.sum(axis=0), np.square(x).sum(axis=0)]
+
+
+def merged(each: Sequence[Sequence[np.ndarray]], num_features: int) -> Scaling:
+    """Computes the scaling of the columns from the statistics of all sites.
+
+    Args:
+        each: the result of `statistics` of each site.
+        num_features: F.
+
+    Returns:
+        The scaling.
+
+    Examples:
+        >>> sites = [statistics(np.array([[1.0], [3.0]]), "minmax")]
+        >>> sites += [statistics(np.array([[5.0]]), "minmax")]
+        >>> merged(sites, 1)
+        Scaling(low=array([1.]), span=array([4.]))
+    """
+    if not each[0]:
+        return Scaling(np.zeros(num_features), np.ones(num_features))
+    low = np.min([x[0] for x in each], axis=0)
+    high = np.max([x[1] for x in each], axis=0)
+    constant = low == high
+    if len(each[0]) == 2:
+        return Scaling(low, np.where(constant, 1, high - low))
+    count, total, squares = (np.sum([x[i] for x in each], axis=0) for i in (2, 3, 4))
+    mean = np.where(constant, low, total / count)
+    variance = np.maximum(squares / count - mean**2, 0)
+    return Scaling(mean, np.where(constant, 1, np.sqrt(variance)))
+
+
+# --- Messages
+
+
+def content_of(
+    request: Mapping[str, Any],
+    arrays: Sequence[np.ndarray],
+    columns: Sequence[np.ndarray] = (),
+) -> RecordDict:
+    """Returns the content of a message.
+
+    Args:
+        request: numbers and texts by name.
+        arrays: the arrays.
+        columns: the scaling of the columns.
+
+    Returns:
+        The content.
+    """
+    records: dict[str, Any] = {REQUEST: ConfigRecord(dict(request))}
+    for name, values in ((ARRAYS, arrays), (COLUMNS, columns)):
+        if values:
+            records[name] = ArrayRecord([*map(np.asarray, values)])
+    return RecordDict(records)
+
+
+def parts_of(
+    message: Message,
+) -> tuple[dict[str, Any], list[np.ndarray], list[np.ndarray]]:
+    """Returns the parts of a message, see `content_of`.
+
+    Args:
+        message: the message.
+
+    Returns:
+        The request, the arrays and the columns.
+
+    Raises:
+        ValueError: the message has no request, or an array cannot be read.
+    """
+    content = message.content
+    try:
+        request = dict(content.config_records[REQUEST])
+        arrays, columns = (
+            content.array_records[name].to_numpy_ndarrays()
+            if name in content.array_records
+            else []
+            for name in (ARRAYS, COLUMNS)
+        )
+    except (KeyError, TypeError, ValueError, EOFError) as error:
+        raise ValueError(f"a message is malformed: {error}") from None
+    return request, arrays, columns
+
+
+# --- The server
+
+
+def server_app(plan: Path) -> ServerApp:
+    """Returns the program of the server.
+
+    The run configuration has `out`, the results folder; `at-least`, the smallest number
+    of sites for a step; `timeout`, the seconds to wait in a step; and `wait`, the
+    seconds to wait for the sites at the beginning.
+
+    Args:
+        plan: the file plan.toml.
+
+    Returns:
+        The program.
+    """
+    prepare_jax()
+    program, content = ServerApp(), app.read(plan)
+
+    @program.main()
+    def main(grid: Grid, context: Context) -> None:
+        Federation(content, grid, context.run_config).run()
+
+    return program
+
+
+class Federation:
+    """A federation as the server sees it.
+
+    Args:
+        content: the content of plan.toml.
+        grid: Flower's connection to the nodes.
+        options: the run configuration, see `server_app`.
+    """
+
+    def __init__(self, content: App, grid: Grid, options: Mapping[str, Any]):
+        self.content, self.plan, self.grid = content, content.plan, grid
+        self.out = Path(str(options["out"]))
+        self.at_least = int(options["at-least"])
+        self.timeout = float(options["timeout"])
+        self.wait = float(options["wait"])
+        self.nodes: dict[int, int] = {}
+        """The node of each site, by number of the site."""
+        self.refused: set[int] = set()
+        """Nodes that may not take part."""
+        self.examples: dict[int, int] = {}
+        """The number of examples of each site."""
+        self.columns: list[np.ndarray] = []
+        self.federation = secrets.token_hex(8)
+        """The name of this federation. A site forgets the state of others."""
+
+    def run(self) -> None:
+        """Runs the federation, from the last saved step on."""
+        outcome = Outcome(self.content, self.out)
+        statistics = self.gather_sites()
+        if statistics and self.plan.shape[1:] == ():
+            self.columns = [*merged([*statistics.values()], *self.plan.shape)]
+        server = Server(self.plan, max(self.examples.values()), at_least=self.at_least)
+        start = outcome.resume(server.program, self.federation)
+        if start is not None:
+            done, self.federation, self.columns = start
+            print(f"resumed after step {done.step + 1} of {len(server.program.steps)}")
+        began = time.monotonic()
+        self.stage = ""
+
+        def on_step(done: Done) -> None:
+            nonlocal began
+            seconds, began = time.monotonic() - began, time.monotonic()
+            print(outcome.add(server.program, done, seconds))
+            outcome.save(done, self.federation, self.columns)
+
+        done = server.run(
+            lambda step, phase, down: self.ask(server, step, phase, down),
+            start=start and start[0],
+            on_step=on_step,
+        )
+        tallies = self.end(server.final(done))
+        print(outcome.finish(done, tallies, self.columns, sum(self.examples.values())))
+
+    def gather_sites(self) -> dict[int, list[np.ndarray]]:
+        """Waits for the sites; returns the statistics of the columns by site."""
+        end, found = time.monotonic() + self.wait, {}
+        while True:
+            found |= self.join()
+            if len(self.nodes) == self.plan.clients:
+                break
+            if time.monotonic() > end:
+                if len(self.nodes) >= self.at_least:
+                    break
+                raise RuntimeError(
+                    f"{len(self.nodes)} of {self.plan.clients} sites joined in "
+                    f"{self.wait:g} seconds, but the federation needs {self.at_least}"
+                )
+            time.sleep(1)
+        sizes = ", ".join(f"{i}: {n:,}" for i, n in sorted(self.examples.items()))
+        print(f"{len(self.nodes)} of {self.plan.clients} sites; examples: {sizes}")
+        return found
+
+    def join(self) -> dict[int, list[np.ndarray]]:
+        """Asks new nodes who they are; returns the statistics of their columns."""
+        alive = {*self.grid.get_node_ids()}
+        self.nodes = {site: x for site, x in self.nodes.items() if x in alive}
+        new = [*(alive - {*self.nodes.values()} - self.refused)]
+        found = {}
+        for node, reply in self.send("query.join", new, RecordDict()).items():
+            try:
+                request, arrays, _ = self.checked(reply)
+                site = int(request["site"])
+                if request["digest"] != self.plan.digest:
+                    raise ValueError(
+                        f"site {site} has another plan or another version of fcjax "
+                        f"({request['digest']}) than the server ({self.plan.digest})"
+                    )
+                if site in self.nodes:
+                    raise ValueError(f"two nodes say that they are site {site}")
+                check_statistics(arrays, self.content)
+            except (ValueError, KeyError) as error:
+                self.refused.add(node)
+                print(f"node {node} may not take part: {error}")
+                continue
+            if site in self.examples:
+                print(f"site {site} is back")
+            self.nodes[site], self.examples[site] = node, int(request["examples"])
+            found[site] = arrays
+        return found
+
+    def ask(
+        self, server: Server, step: int, phase: int, down: list[np.ndarray]
+    ) -> dict[int, list[np.ndarray]]:
+        """Sends a request of a step to all sites, see `fcjax.deploy.parties.Ask`."""
+        if phase == 0:
+            self.join()
+        program = server.program
+        position = program.steps[step]
+        parts = program.cut(program.kind_of(position))
+        shapes = [parts.shapes[x] for x in parts.phases[phase].up]
+        request = {
+            "digest": self.plan.digest,
+            "federation": self.federation,
+            "step": step,
+            "phase": phase,
+        }
+        content = content_of(request, down, self.columns)
+        sites = {node: site for site, node in self.nodes.items()}
+        answers = {}
+        for node, reply in self.send("train.step", [*sites], content).items():
+            site = sites[node]
+            try:
+                answered, arrays, _ = self.checked(reply)
+                check_arrays(arrays, shapes)
+                if any(x.dtype.kind == "f" and np.isnan(x).any() for x in arrays):
+                    raise ValueError("its upload has NaN")
+            except (ValueError, KeyError) as error:
+                print(f"site {site} is left out of this step: {error}")
+                continue
+            if answered.get("lost"):
+                print(f"site {site} lost its state, and begins again like a new site")
+            answers[site] = arrays
+        for site in {*sites.values()} - {*answers}:
+            self.nodes.pop(site, None)  # it is asked again who it is
+        return answers
+
+    def end(self, down: list[np.ndarray]) -> dict[int, Tally]:
+        """Asks all sites to assign their examples, and returns their sums."""
+        self.join()
+        request = {"digest": self.plan.digest, "federation": self.federation}
+        content = content_of(request, down, self.columns)
+        sites = {node: site for site, node in self.nodes.items()}
+        tallies = {}
+        for node, reply in self.send("evaluate.end", [*sites], content).items():
+            try:
+                _, arrays, _ = self.checked(reply)
+                tallies[sites[node]] = Tally(*arrays)
+            except (ValueError, KeyError, TypeError) as error:
+                print(f"site {sites[node]} has no clusters: {error}")
+        return tallies
+
+    def send(
+        self, kind: str, nodes: Sequence[int], content: RecordDict
+    ) -> dict[int, Message]:
+        """Sends one content to some nodes, and returns the replies by node."""
+        if not nodes:
+            return {}
+        messages = [
+            Message(content, node, kind, ttl=2 * self.timeout) for node in nodes
+        ]
+        replies = self.grid.send_and_receive(messages, timeout=self.timeout)
+        found = {reply.metadata.src_node_id: reply for reply in replies}
+        for node in nodes:
+            if node not in found:
+                print(f"node {node} did not answer in {self.timeout:g} seconds")
+        return found
+
+    def checked(
+        self, reply: Message
+    ) -> tuple[dict[str, Any], list[np.ndarray], list[np.ndarray]]:
+        """Returns the parts of a reply.
+
+        Args:
+            reply: the reply.
+
+        Returns:
+            The parts, see `parts_of`.
+
+        Raises:
+            ValueError: the site reports a problem, or the reply cannot be read.
+        """
+        if reply.has_error():
+            raise ValueError(reply.error.reason)
+        request, arrays, columns = parts_of(reply)
+        if "problem" in request:
+            raise ValueError(str(request["problem"]))
+        return request, arrays, columns
+
+
+def check_statistics(arrays: Sequence[np.ndarray], content: App) -> None:
+    """Checks the statistics of the columns of a site.
+
+    Args:
+        arrays: the statistics, see `statistics`.
+        content: the content of plan.toml.
+
+    Raises:
+        ValueError: their number or shape is wrong, or a value is not finite.
+    """
+    shape = content.plan.shape
+    if len(shape) > 1:
+        return
+    expected = statistics(np.zeros((1, *shape)), content.source["scale_columns"])
+    check_arrays(arrays, expected)
+    if not all(np.isfinite(x).all() for x in arrays):
+        raise ValueError("the statistics of its columns are not finite")
