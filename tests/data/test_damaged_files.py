@@ -116,11 +116,11 @@ FOLDERS = [
     ({TRAIN: FOUR, TEST: FOUR[:-1]}, f"{TEST} has 39 bytes"),
 ]
 SHAPES = [
-    (ROWS, (2, 4), "6 values per example, but image_shape 2 4 requires 8"),
-    (ROWS, (6,), "image_shape 6;"),
-    (ROWS, (1, 3, 2), "image_shape 1 3 2;"),
-    (ROWS, (-2, -3), "image_shape -2 -3;"),
-    (IMAGES, (3, 2), "images of shape 2 3 1, but image_shape is 3 2"),
+    (ROWS, (2, 4), "6 values per example, but `image_shape` 2 4 requires 8"),
+    (ROWS, (6,), "`image_shape` 6;"),
+    (ROWS, (1, 3, 2), "`image_shape` 1 3 2;"),
+    (ROWS, (-2, -3), "`image_shape` -2 -3;"),
+    (IMAGES, (3, 2), "images of shape 2 3 1, but `image_shape` is 3 2"),
 ]
 
 

@@ -78,7 +78,7 @@ def files(contents):
     return write
 
 
-def text(content, name="x.csv", encoding="utf-8", pack=bytes):
+def text(content, name="x.csv", encoding="utf-8", pack: Any = bytes):
     return files({name: pack(content.encode(encoding))})
 
 
