@@ -66,7 +66,8 @@ def with_flags(line: str) -> str:
 
     Three kinds of words are replaced: a parameter at the beginning of the line that is
     followed by "must", "takes" or a value; a parameter whose name has an underscore;
-    and a parameter in backquotes.
+    and a parameter in backquotes. A line about a data set may hold words of the user,
+    such as names of columns. There, only flags in backquotes are replaced.
 
     Args:
         line: the error message.
@@ -85,6 +86,8 @@ def with_flags(line: str) -> str:
         'size must be at least 1, got 0'
         >>> with_flags("dataset x has images of two sizes; `resize` gives them one")
         '--dataset x has images of two sizes; --resize gives them one'
+        >>> with_flags("dataset x has text in the columns client_size, `age`")
+        '--dataset x has text in the columns client_size, `age`'
     """
 
     def flag(match: re.Match[str]) -> str:
@@ -92,14 +95,18 @@ def with_flags(line: str) -> str:
 
     line = re.sub(r"^(dataset\b|[a-z]+(?= (must|takes|[\d.\[(])))", flag, line)
     line = with_quoted_flags(line)
+    if line.startswith("--dataset "):
+        return line
+    # The library also quotes settings of methods, of which there is no list here.
+    line = re.sub(r"`([a-z_]+)`", lambda match: flag_of(match[1]), line)
     return re.sub(r"(?<![\w/.-])[a-z]+(_[a-z]+)+(?![\w/.=-])", flag, line)
 
 
 def with_quoted_flags(line: str) -> str:
-    """Replaces the parameters in backquotes by their flags.
+    """Replaces the parameters in backquotes by their flags, see `FLAGS`.
 
     The rest of the line stays, because it may hold words of the user, for example a
-    column name of a table.
+    column name of a table. Backquotes inside of a path belong to the path.
 
     Args:
         line: the error message.
@@ -109,11 +116,9 @@ def with_quoted_flags(line: str) -> str:
     """
 
     def flag(match: re.Match[str]) -> str:
-        name = match[1]
-        is_name = re.fullmatch(r"[a-z_]+", name)
-        return FLAGS.get(name, flag_of(name) if is_name else match[0])
+        return FLAGS.get(match[1], match[0])
 
-    return re.sub(r"`([^`]+)`", flag, line)
+    return re.sub(r"(?<![\w/.-])`([^`]+)`(?![\w/-]|\.\w)", flag, line)
 
 
 def exit_with_error(message: str, status: int = USAGE_ERROR) -> NoReturn:

@@ -339,18 +339,18 @@ def images_or_vectors(
     shape = (*image_shape, 1) if len(image_shape) == 2 else image_shape
     if len(shape) != 3 or min(shape) < 1 or shape[2] not in (1, 3):
         raise ValueError(
-            f"cannot be read with image_shape {shape_text}; accepted are H W, and "
+            f"cannot be read with `image_shape` {shape_text}; accepted are H W, and "
             "H W C with C = 1 or 3"
         )
     if is_images and values.shape[1:] != shape:
         actual = " ".join(map(str, values.shape[1:]))
         raise ValueError(
-            f"has images of shape {actual}, but image_shape is {shape_text}; omit "
+            f"has images of shape {actual}, but `image_shape` is {shape_text}; omit "
             "`image_shape` for data that is already images"
         )
     if values[0].size != math.prod(shape):
         raise ValueError(
-            f"has {counted(values[0].size, 'value')} per example, but image_shape "
+            f"has {counted(values[0].size, 'value')} per example, but `image_shape` "
             f"{shape_text} requires {math.prod(shape)}; give the shape of the images"
         )
     return values.reshape(-1, *shape)

@@ -86,7 +86,7 @@ def read_tfds(source: Source, split: str) -> Dataset:
         if not builder.is_prepared():
             raise ValueError(
                 f"is not prepared in {builder.data_dir}. If it is in another folder, "
-                "give data_dir. Without TensorFlow, see IDX and hf:PATH in "
+                "give `data_dir`. Without TensorFlow, see IDX and hf:PATH in "
                 f"docs/guides/own_data.md. With TensorFlow, run: {prepare}"
             )
         splits = list(builder.info.splits)

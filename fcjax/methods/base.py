@@ -6,7 +6,7 @@ column in results.csv.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import (
     Any,
@@ -96,6 +96,9 @@ class MethodSpec(NamedTuple):
     """Name of a stage whose final metrics are also reported as `initial_NAME`."""
     reported: tuple[str, ...] = ()
     """Metrics whose last value is a column of results.csv."""
+    warning: Callable[[Mapping[str, Any], Sequence[Sequence[int]]], str] | None = None
+    """(settings, sizes of the clients of each run) -> a line to print before these runs
+    start; "" for no line."""
 
 
 @frozen

@@ -4,7 +4,7 @@ This module has the settings and the defaults. The algorithms are in
 `fcjax.algorithms.central`, `fcjax.algorithms.kfed` and `fcjax.algorithms.baselines`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from fcjax.algorithms.baselines import exact_cmeans, ffcm
@@ -160,10 +160,44 @@ class KFed(Baseline):
     """Give all examples of a client's cluster the same global cluster, as in the paper.
     Otherwise each example gets the nearest centroid of the server."""
 
+    def resolve(self, problem: Problem) -> MethodSpec:
+        """Chooses a value for each setting and returns the method for this problem."""
+        return super().resolve(problem)._replace(warning=uploads_of_examples)
+
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:
         """Builds the algorithm from the settings of one run."""
         return kfed(settings, num_clusters=problem.num_clusters)
+
+
+def uploads_of_examples(
+    settings: Mapping[str, Any], sizes: Sequence[Sequence[int]]
+) -> str:
+    """Returns a warning if clients of k-FED upload their examples as centroids.
+
+    A client with at most `local_clusters` examples has one local cluster per example.
+
+    Args:
+        settings: the settings of the runs.
+        sizes: the number of examples of each client, for each run.
+
+    Returns:
+        The line, for the run with the most such clients; "" if there are none.
+
+    Examples:
+        >>> uploads_of_examples({"local_clusters": 2}, [[3, 4], [2, 5]])[:34]
+        'k-fed: 1 of 2 clients have no more'
+        >>> uploads_of_examples({"local_clusters": 2}, [[3, 4]])
+        ''
+    """
+    most = settings["local_clusters"]
+    number = max(sum(size <= most for size in run) for run in sizes)
+    if not number:
+        return ""
+    return (
+        f"k-fed: {number:,} of {len(sizes[0]):,} clients have no more examples than "
+        f"`local_clusters` {most}; their uploaded centroids are their examples"
+    )
 
 
 @frozen

@@ -185,6 +185,28 @@ def sampled(federations: Federation) -> Federation:
     return federations._replace(indices=indices, mask=mask)
 
 
+def sample_note(federations: Federation) -> str:
+    """Returns a line on the number of examples that `embeddings_of` embeds.
+
+    Args:
+        federations: the federations of a grid.
+
+    Returns:
+        The line for the first run; "" if all examples are embedded.
+    """
+    part = sampled(federations)
+    if part is federations:
+        return ""
+    number, total = (
+        sum(np.count_nonzero(x[0]) for x in jax.tree.leaves(each.mask))
+        for each in (part, federations)
+    )
+    return (
+        f"large data (more than {MOST_EMBEDDED:,} values): silhouette and other scores "
+        f"of the embedding use {number:,} of {total:,} examples, drawn at random"
+    )
+
+
 def of_examples(
     values: Shaped[np.ndarray, "M N *D"],
     rows: Int[np.ndarray, "M N"],

@@ -302,6 +302,8 @@ def log_header(experiment: Experiment) -> None:
         )
     for note in experiment.notes:
         log.info(note)
+    for line in warnings_of(batches):
+        log.warning(line)
     names = ["clients", "clusters", *varying_settings(batches)]
     for batch in batches:
         total = plan.padded_size(batch)
@@ -318,6 +320,26 @@ def log_header(experiment: Experiment) -> None:
             ),
         ]
         log.info(f"compiled program: {', '.join(parts)}")
+
+
+def warnings_of(batches: Sequence[Batch]) -> list[str]:
+    """Returns the methods' warnings about the partitions, see `MethodSpec.warning`.
+
+    Args:
+        batches: the pending runs.
+
+    Returns:
+        One line per different warning.
+    """
+    lines = {
+        batch.method.warning(
+            batch.points[0],
+            [list(map(len, partition.clients)) for partition in batch.partitions],
+        ): None
+        for batch in batches
+        if batch.method.warning is not None
+    }
+    return list(filter(None, lines))
 
 
 def log_pace(num_runs: int, seconds: float) -> None:

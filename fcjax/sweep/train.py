@@ -44,6 +44,7 @@ from fcjax.sweep.outcome import (
     communities_of,
     embeddings_of,
     outcomes_of,
+    sample_note,
 )
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
@@ -340,6 +341,9 @@ def train_batch(
         if model is None and isinstance(pool := call.grid.federations.pool, LocalPool):
             size = federation.readable(pool.local_bytes)
             log.info(f"memory: each process holds {size} of the data set")
+        is_first = model is None and batch.method.scope == "global"
+        if is_first and (note := sample_note(call.grid.federations)):
+            log.info(note)
         state, last = run(experiment, call, stages, progress)
         compiled = round_off(sum(compile_seconds) - compiled)
         model = model or export_model(call, state)

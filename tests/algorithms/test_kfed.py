@@ -7,8 +7,9 @@ import pytest
 from sklearn.cluster import KMeans
 
 from fcjax.algorithms.kfed import aggregate, kfed, projected_start, top_singular_vectors
+from fcjax.cli.main import main
 from fcjax.cluster.kmeans import plus_plus
-from fcjax.methods import KFed
+from fcjax.methods import SCRIPTS, KFed
 from tests.algorithms.federations import federate, rounds, traffic
 
 
@@ -32,6 +33,28 @@ def separated(seed):
 
 def nearest(x, centroids):
     return np.linalg.norm(x[..., :, None, :] - centroids, axis=-1).argmin(axis=-1)
+
+
+@pytest.mark.parametrize("local_start", ["projected", "kmeans++"])
+def test_a_client_with_few_examples_uploads_them_with_a_warning(
+    local_start, key, tmp_path, capsys
+):
+    x = np.random.default_rng(0).normal(size=(12, 6)).astype(np.float32)
+    owners = [np.arange(4), np.arange(4, 12)]
+    method = build(4, 4, local_start=local_start, unit_length=False)
+    state, _ = rounds(method, key, federate(x, owners))
+    uploaded = np.asarray(state.clients.centroids[0])
+    distances = np.linalg.norm(x[:4, None] - uploaded, axis=2)
+    np.testing.assert_allclose(distances.min(axis=1), 0, atol=1e-5)
+
+    np.savez(tmp_path / "x.npz", x=x, client=np.repeat([0, 1], [4, 8]))
+    flags = ["--dataset", str(tmp_path / "x.npz"), "--no-labels", "--clusters", "4"]
+    warning = "warning: k-fed: 1 of 2 clients have no more examples than "
+    warning += "--local-clusters 4; their uploaded centroids are their examples"
+    for number, warned in ((4, 1), (3, 0)):
+        local = ["--local-clusters", str(number)]
+        main(SCRIPTS["baselines"], [*flags, *local, "--methods", "k-fed", "--dry-run"])
+        assert capsys.readouterr().out.splitlines().count(warning) == warned
 
 
 def test_singular_vectors_span_what_numpy_finds(key):

@@ -119,7 +119,8 @@ def test_a_memory_map_is_not_copied(tmp_path):
         assert places == {x.ctypes.data}
 
 
-def test_a_run_embeds_a_sample_of_large_data(large, tmp_path, monkeypatch):
+def test_a_run_embeds_a_sample_of_large_data(large, tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", "fcjax")
     monkeypatch.setattr(outcome, "MOST_EMBEDDED", 0)
     monkeypatch.setattr(outcome, "SAMPLE", 600)  # 100 of 400 examples
     np.save(tmp_path / "x.npy", POOL)
@@ -128,3 +129,9 @@ def test_a_run_embeds_a_sample_of_large_data(large, tmp_path, monkeypatch):
     found = fcjax.run(KFed(), Dataset("x", x, labels), clients=owners, num_clusters=3)
     assert found.runs["status"].tolist() == ["ok"]
     assert np.isfinite(found.runs["silhouette"]).all()
+    line = "scores of the embedding use 100 of 400 examples, drawn at random"
+    assert sum(message.endswith(line) for message in caplog.messages) == 1
+    caplog.clear()
+    monkeypatch.setattr(outcome, "MOST_EMBEDDED", 2400)
+    fcjax.run(KFed(), Dataset("x", x, labels), clients=owners, num_clusters=3)
+    assert not any("drawn at random" in message for message in caplog.messages)

@@ -21,11 +21,9 @@ from tests.data.test_files import (
 from tests.data.test_sources import png
 
 NOISE = np.random.default_rng(0).integers(0, 256, (64, 64), np.uint8)
-V73 = b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\x02IM" + b"\x89HDF\r\n\x1a\n" + bytes(64)
 OBJECTS = np.array([[1, "a"], [2, "b"]], object)
 NAN = np.array([[1, 2], [np.nan, np.inf], [np.nan, 0]])
 GREY, HIGH = png(np.zeros((2, 3), np.uint8)), png(np.zeros((5, 4), np.uint8))
-DEEP = png(np.zeros((2, 3), np.uint16))
 ROWS = IMAGES.reshape(4, 6)
 FOUR, ZEROS = idx(IMAGES), idx(np.zeros(4, np.uint8))
 TRAIN, TEST = "train-images-idx3-ubyte", "t10k-images-idx3-ubyte"
@@ -65,50 +63,36 @@ def folder(files):
 # Of each message a piece that only this fault has.
 WHOLE_FILES = [
     ("x.npz", lambda path: None, "does not exist"),
-    ("x.csv", raw(b""), "is an empty file"),
     ("x.npz", cut(npz(x=NOISE)), "is damaged or not an .npz file"),
     ("x.npz", raw(b"\x93NUMPY no zip"), "is damaged or not an .npz file"),
     ("x.mat", cut(mat(fea=NOISE)), "is damaged or not a .mat file"),
-    ("x.mat", raw(V73), "v7.3"),
     ("x.gz", cut(raw(gzip.compress(idx(NOISE)))), "x.gz cannot be decompressed"),
-    ("x.idx", cut(raw(FOUR)), "x.idx has 20 bytes, but its header says 40"),
     ("x-ubyte", raw(b"\x89PNG\r\n"), "starts with the bytes 89 50 4e 47"),
     ("x.idx", raw(b"\0\0\x08"), "starts with the bytes 00 00 08"),
     ("x.idx", raw(idx(IMAGES[0, 0])), "shape (3,)"),
-    ("x.jpeg", raw(b"some"), "unknown file type"),
     ("x.mat", mat(data=NOISE), "no array fea; its arrays are data"),
     ("x.mat", mat(fea=OBJECTS), "of type object"),
-    ("x.csv", raw(b"1,2\0,3\n"), "not a table in a text file (it has NUL bytes)"),
     ("x.parquet", raw(b"PAR1"), "not a .parquet file"),
 ]
 ARRAYS = [
     ({"a": IMAGES, "b": IMAGES}, "its arrays are a (4, 2, 3), b (4, 2, 3); choose"),
-    ({"x": IMAGES, "images": IMAGES}, "both arrays x and images"),
-    ({"x": OBJECTS}, "array x"),  # a pickle, which is never loaded
     ({"x": IMAGES * 1j}, "complex128"),
     ({"x": np.zeros((2, 3, 3, 4))}, "shape (2, 3, 3, 4)"),
     ({"x": np.zeros((2, 0))}, "shape (2, 0)"),
     ({"x": IMAGES[:1]}, "1 example;"),
     ({"x": NAN}, "3 NaN or infinite values, the first in example 2 of 3"),
     ({"x": IMAGES.astype(int) - 3}, "from -3 to 252"),
-    ({"x": IMAGES * 2.0}, "from 0 to 510"),
     ({"x": IMAGES, "y": np.arange(3)}, "4 examples but labels of shape (3,)"),
     ({"x": IMAGES, "y": np.eye(4)}, "labels of shape (4, 4)"),
-    ({"x": IMAGES, "y": LABELS / 2}, "label 1.5"),
     ({"x": IMAGES, "y": LABELS * 1j}, "complex128"),
 ]
 TABLES = [
-    ("1,2,0\n3,4,1\n5,1\n", "2 cells in line 3, but 3 in other lines"),
     ("a,b,class\n1,2,0\n\n3,4,5,1\n", "4 cells in line 4, but 3 in other lines"),
-    ("1,2,0\n3,cat,1\n", "text in 1 feature column: 2 ('cat' in example 2)"),
     (
         "a,b,c\n3,4,1\n?,6,1\n",
         "1 missing value in 1 of 2 examples, the first in column a",
     ),
-    ("1,2,0\n3,4,\n", "empty label in example 2"),
-    ("1,2,0\ninf,4,1\n", "1 NaN or infinite value, the first in example 2 of 2"),
     ("1,2,0\n3,4,0.25\n", "label 0.25"),
-    ("1\n3\n", "1 column"),
     ("\n \n", "not a table"),
     ("a,b,class\n", "0 examples"),
     (
@@ -118,12 +102,8 @@ TABLES = [
     ('1,2,"0\n3,4,1\n', "not a table"),
 ]
 FOLDERS = [
-    ({"notes": b"no image"}, "has no images"),
     ({"a2.png": GREY, "a10.png": HIGH}, "a2.png of 3x2 and a10.png of 4x5"),
-    ({"a.png": GREY, "b.png": DEEP}, "mode L"),
-    ({"a.png": b"\x89PNG\r\n\x1a\n no", "b.png": b""}, "damaged image a.png"),
     ({"a.png": png(NOISE), "b.png": HALF_PNG}, "damaged image b.png"),
-    ({TRAIN: FOUR}, "no t10k-images-idx3-ubyte"),
     ({TRAIN: FOUR, TEST: FOUR}, "give all four IDX files"),
     (
         {TRAIN: FOUR, TEST: FOUR, TRAIN_LABELS: ZEROS, TEST_LABELS: ZEROS[:-4] + b""},
@@ -136,11 +116,11 @@ FOLDERS = [
     ({TRAIN: FOUR, TEST: FOUR[:-1]}, f"{TEST} has 39 bytes"),
 ]
 SHAPES = [
-    (ROWS, (2, 4), "6 values per example, but image_shape 2 4 requires 8"),
-    (ROWS, (6,), "image_shape 6;"),
-    (ROWS, (1, 3, 2), "image_shape 1 3 2;"),
-    (ROWS, (-2, -3), "image_shape -2 -3;"),
-    (IMAGES, (3, 2), "images of shape 2 3 1, but image_shape is 3 2"),
+    (ROWS, (2, 4), "6 values per example, but `image_shape` 2 4 requires 8"),
+    (ROWS, (6,), "`image_shape` 6;"),
+    (ROWS, (1, 3, 2), "`image_shape` 1 3 2;"),
+    (ROWS, (-2, -3), "`image_shape` -2 -3;"),
+    (IMAGES, (3, 2), "images of shape 2 3 1, but `image_shape` is 3 2"),
 ]
 
 

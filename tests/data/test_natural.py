@@ -153,25 +153,6 @@ def test_folders_of_splits_are_no_clients(tmp_path):
     assert forced.clients.tolist() == [0, 0, 1, 1, 2]  # Test, train, val
 
 
-def test_outer_folders_are_clients_where_they_share_a_class(tmp_path):
-    pictures(tmp_path / "sites", "a/cat/1.png", "b/cat/1.png", "b/dog/1.png")
-    found = load(tmp_path / "sites")
-    assert found.clients.tolist() == [0, 1, 1]
-    assert "clients are the 2 folders a, b" in found.notes
-    pictures(tmp_path / "kinds", "animals/cat/1.png", "cars/bus/1.png")
-    found = load(tmp_path / "kinds")
-    assert found.clients is None
-    assert found.labels.tolist() == [1, 0]  # bus, cat
-    assert any(
-        "are not clients, because they have no class in common" in x
-        for x in found.notes
-    )
-    assert load(tmp_path / "kinds", client_folders=True).clients.tolist() == [0, 1]
-    pictures(tmp_path / "own", "a/1.png", "b/1.png", "b/2.png")
-    found = load(tmp_path / "own", client_folders=True)
-    assert found.clients.tolist() == [0, 1, 1]
-
-
 UNLIKE = ("train/cat/1.png", "test/1.png", "test/2.png")
 
 
@@ -183,7 +164,6 @@ UNLIKE = ("train/cat/1.png", "test/1.png", "test/2.png")
             {"client_folders": True},
             "has no subfolders with images, but `client",
         ),
-        (UNLIKE, {}, "folders train, test with different structures"),
         (
             ("cat/1.png", "dog/1.png"),
             {"split": "test"},

@@ -2,7 +2,6 @@
 
 import datetime
 import decimal
-import gzip
 import sys
 
 import numpy as np
@@ -17,7 +16,6 @@ KIND, SITE = ["cat", "dog", "cat", "cow"], ["b", "a", "", "b"]
 CLASSES, CLIENTS = [0, 2, 0, 1], [1, 0, -1, 1]
 ROWS = ["1.5,7,b,cat", "2,-8,a,dog", "30,9,,cat", "4.25,6,b,cow"]
 TABLE = "\n".join(["length,width,site,kind", *ROWS]) + "\n"
-COMMA = TABLE.replace(",", ";").replace(".", ",")
 SITES = {"client_column": "site"}
 NOTE = "class: the last column, kind"
 PLAIN = pd.read_csv(pd.io.common.StringIO(TABLE), keep_default_na=False)
@@ -36,61 +34,17 @@ def checked(found, features, classes, clients, note):
     assert any(note in line for line in found.notes), found.notes
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "note"),
-    [
-        ("commas.csv", TABLE, NOTE),
-        ("header.csv", TABLE, "first row read as header: length,width,site,kind"),
-        ("tabs.tsv", TABLE.replace(",", "\t"), NOTE),
-        ("tabs.txt", TABLE.replace(",", "\t"), NOTE),
-        ("bars.data", TABLE.replace(",", " | "), NOTE),
-        ("semicolons.csv", TABLE.replace(",", ";"), NOTE),
-        ("decimal.csv", COMMA, "decimal commas read in length"),
-        ("tabs_decimal.tsv", COMMA.replace(";", "\t"), "decimal commas read in length"),
-        ("bom.csv", "\ufeff" + TABLE, NOTE),
-        ("bom_quoted.csv", '\ufeff"length"' + TABLE[6:], NOTE),
-        ("windows.csv", TABLE.replace("\n", "\r\n"), NOTE),
-        ("mac.csv", TABLE.replace("\n", "\r"), NOTE),
-        ("blank.csv", "\n" + TABLE.replace("\n", "\n\n  \n"), NOTE),
-        ("spaces.csv", TABLE.replace(",", " , ").replace("\n", " \n"), NOTE),
-        ("quotes.csv", TABLE.replace("dog", '"dog"'), NOTE),
-        ("end.csv", TABLE.rstrip(), NOTE),
-    ],
-)
-@pytest.mark.parametrize("pack", ["", ".gz"])
-def test_the_same_table_as_text(name, text, note, pack, tmp_path):
-    content = text.encode()
-    path = tmp_path / (name + pack)
-    path.write_bytes(gzip.compress(content) if pack else content)
-    found = data.load(path, **SITES)
-    checked(found, [LENGTH, WIDTH], CLASSES, CLIENTS, note)
-
-
-@pytest.mark.parametrize("name", ["x.parquet", "x.feather", "x.xlsx", "frame", "typed"])
-def test_the_same_table_in_other_formats(name, tmp_path):
-    path, note = tmp_path / name, NOTE
-    if name == "x.xlsx":
-        pytest.importorskip("openpyxl")
-        with pd.ExcelWriter(path) as writer:
-            PLAIN.to_excel(writer, sheet_name="one", index=False)
-            PLAIN.to_excel(writer, sheet_name="two")
-        note = "sheet one read; other sheets ignored: two"
-    elif name in ("x.parquet", "x.feather"):
-        pytest.importorskip("pyarrow")
-        getattr(PLAIN, f"to_{name[2:]}")(path)
-    else:
-        frame = PLAIN.convert_dtypes() if name == "typed" else PLAIN
-        found = data.from_frame(frame.replace("", None), label_column="kind", **SITES)
-        checked(found, [LENGTH, WIDTH], CLASSES, CLIENTS, "each column scaled")
-        return
-    checked(data.load(path, **SITES), [LENGTH, WIDTH], CLASSES, CLIENTS, note)
+@pytest.mark.parametrize("typed", [False, True])
+def test_the_same_table_as_a_data_frame(typed):
+    frame = PLAIN.convert_dtypes() if typed else PLAIN
+    found = data.from_frame(frame.replace("", None), label_column="kind", **SITES)
+    checked(found, [LENGTH, WIDTH], CLASSES, CLIENTS, "each column scaled")
 
 
 A, B = [1, 2, 3], [4.5, 5, 6]
 TWO = "1,4.5,0\n2,5,1\n3,6,0\n"
 GAPS = "a,b,kind\n1,4.5,x\nNA,5,y\n3,,x\n3,6,y\n"
-COLOURS = "colour,a,kind\nred,1,x\nblue,2,y\nred,3,x\n"
-HOT = [[0, 1, 0], [1, 0, 1], A]
+HOT = [[1, 0, 1], [0, 1, 0]]
 SAID = "first row read as header"
 COUNTS = "because it numbers the rows"
 
@@ -101,43 +55,27 @@ COUNTS = "because it numbers the rows"
         # The header.
         (TWO, {}, [A, B], [0, 1, 0], "each column scaled"),
         ("0,1,2,3\n9,1,4.5,0\n8,2,5,1", {}, [[9, 8], A[:2], B[:2]], None, SAID),
-        (",a,b,kind\n0,1,4.5,0\n1,2,5,1\n2,3,6,0\n", {}, [A, B], None, COUNTS),
         (",2001,2002,sum\n0,1,4.5,0\n1,2,5,1\n2,3,6,0\n", {}, [A, B], None, COUNTS),
-        ("2001,2002,class\n" + TWO, {}, [A, B], None, SAID),
         ("a,7,kind\n" + TWO, {}, [A, B], None, SAID),
         ("7,8,site\n" + TWO, {"label_column": "site"}, [A, B], None, SAID),
         ("2001,2002,k\n" + TWO, {}, [A, B], None, SAID),
         ("y,1,0\nn,2,1\nn,3,0", {"one_hot": True}, [[0, 1, 1], [1, 0, 0], A], None, ""),
         ("?,4.5,0\n2,5,1\n3,6,0\n", {"missing": "median"}, [[2.5, 2, 3], B], None, ""),
-        ("x,1,p\ny,2,q\nx,3,p\n", {"one_hot": True}, [*HOT[1::-1], A], None, "1: x, y"),
+        ("x,1,p\ny,2,q\nx,3,p\n", {"one_hot": True}, [*HOT, A], None, "1: x, y"),
         # The class.
-        ("label,a,b\nu,1,4.5\nv,2,5\nu,3,6\n", {}, [A, B], None, "of its name"),
         ("0,1,4.5\n1,2,5\n0,3,6\n", {"label_column": "1"}, [A, B], None, "scaled"),
         ("a,k,b\n1,u,4.5\n2,v,5\n3,u,6\n", {"label_column": "k"}, [A, B], None, SAID),
         ("x,y,label\n" + TWO, {}, [A, B], None, "class: column label"),
-        ("x,y,z\n" + TWO, {}, [A, B], None, "class: the last column, z"),
-        ("a,b,y\n" + TWO, {"labels": False}, [A, B, [0, 1, 0]], "no", "y is a feature"),
         ("a,b,k\n" + TWO, {"labels": False, "label_column": "k"}, [A, B], "no", SAID),
         ("a,a,k\n" + TWO, {}, [A, B], None, SAID),
-        # Columns.
-        (COLOURS, {"one_hot": True}, HOT, None, "2 columns of 0 and 1: blue, red"),
-        (COLOURS, {"drop_columns": ("colour",)}, [A], None, SAID),
-        ("a,b,k\nTrue,1,0\nFALSE,2,1\ntrue,3,0\n", {}, [[1, 0, 1], A], None, "true "),
-        # Missing values.
-        (GAPS, {"missing": "median"}, [[1, 3, 3, 3], [4.5, 5, 5, 6]], [0, 1] * 2, ""),
-        (GAPS, {"missing": "drop"}, [[1, 3], [4.5, 6]], [0, 1], "2 of 4 exa"),
+        # Missing values and decimal commas.
         ("a,k\n1,0\n9,\n3,1", {"missing": "drop"}, [[1, 3]], [0, 1], "1 of 3 exam"),
-        # Encodings and separators.
-        (TWO.replace("\n", ",\n"), {}, [A, B], None, "last column ignored"),
-        ("größe;b;k\n1;4,5;é\n2;5;a\n3;6;é\n", {}, [A, B], [1, 0, 1], "Latin-1"),
-        ("a b  k\n1 4.5  0\n 2\t5 1 \n3 6 0\n", {}, [A, B], None, SAID),
-        ('a;b;k\n1;4,5;"u;v"\n2;5;"w\nw"\n3;6;"u;v"\n', {}, [A, B], None, "commas"),
         ("1;4,5;0\n2;5;1\n3;6;0\n", {}, [A, B], None, "decimal commas read in 2"),
     ],
 )  # fmt: skip
 def test_tables_with_traps(text, settings, features, classes, note, tmp_path):
     path = tmp_path / "x.csv"
-    path.write_bytes(text.encode("latin-1"))
+    path.write_text(text)
     classes = {"no": None, None: [0, 1, 0][: len(features[0])]}.get(
         classes if isinstance(classes, str | None) else "", classes
     )
@@ -145,9 +83,8 @@ def test_tables_with_traps(text, settings, features, classes, note, tmp_path):
     checked(found, features, classes, None, note)
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
-def test_utf_16(encoding, tmp_path):
-    content = ("\ufeff" * (encoding == "utf-16-be") + TABLE).encode(encoding)
+def test_utf_16_with_the_large_byte_first(tmp_path):
+    content = ("\ufeff" + TABLE).encode("utf-16-be")
     (tmp_path / "x.csv").write_bytes(content)
     found = data.load(tmp_path / "x.csv", **SITES)
     checked(found, [LENGTH, WIDTH], CLASSES, CLIENTS, NOTE)
@@ -169,17 +106,9 @@ TEXTS = ",".join(f"c{i}" for i in range(12))
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
-        (GAPS, {}, "2 missing values in 2 of 4 examples, the first in column a, exam"),
         (GAPS, {}, "refuse (the default), drop (leave these examples out) or median"),
-        (COLOURS, {}, "1 feature column: colour ('red' in example 1); features"),
         (f"{TEXTS}\n{TEXTS.upper()}\n", {}, "c9 ('C9' in example 1), ...; features"),
-        ("a,k\n1_000,0\n2,1\n", {}, "a ('1_000' in example 1)"),
         ("a,k\n0x10,0\n2,1\n", {}, "a ('0x10' in example 1)"),
-        ("a,k\n5%,0\n2,1\n", {}, "a ('5%' in example 1)"),
-        ("a,k\n2024-01-02,0\n2024-02-01,1\n", {}, "a ('2024-01-02' in example 1)"),
-        ('a,b,k\n"1,5",2,0\n"2,5",3,1\n', {}, "a ('1,5' in example 1)"),
-        ("a;b;k\n1,5;2.5;0\n2,5;3;1\n", {}, "a ('1,5' in example 1)"),
-        ("a;b;k\n1.000,5;2;0\n2;3;1\n", {}, "a ('1.000,5' in example 1)"),
         (MANY, {"one_hot": True}, "another text in every example of column a"),
         (MANY + "t0,9,1\n", {"one_hot": True}, "101 different texts in column a; `one"),
         ("a;b;k\n12.5;1;0\n3,1;2;1\n", {}, "a ('3,1' in example 2)"),
@@ -188,15 +117,9 @@ TEXTS = ",".join(f"c{i}" for i in range(12))
         ("a,b,k\nu,1,0\n,2,1\n", {"one_hot": True, "missing": "median"}, "no median"),
         ("a,b,k\n,1,0\n,2,1\n", {"missing": "median"}, "no value in column a"),
         ("a,b,k\n,1,0\n,2,1\n", {"missing": "drop"}, "missing values in all examples"),
-        ("a,b,k\n1,2,\n2,3,1\n", {}, "empty label in example 1"),
-        ("label,a,target,b\n0,1,2,3\n1,2,3,4\n", {}, "the columns label, target, and"),
-        ("a,b,k\n1,2,0\n", {"label_column": "c"}, "'c' (`label_column`); its columns"),
         ("1,2,0\n3,4,1\n", {"drop_columns": ["c"]}, "(`drop_columns`); its col"),
-        ("a,b,b\n1,2,0\n", {"label_column": "b"}, "2 columns 'b' (`label_column`)"),
         ("a,b\n1,2\n", {"label_column": "b", "client_column": "b"}, "named twice"),
-        ("a,b,k\n1,2,0\n1,2,3,0\n3,4,1\n", {}, "4 cells in line 3, but 3 in other"),
         ("a;b\n1;2\n3,4\n", {}, "1 cell in line 3, but 2 in other lines"),
-        ("a\n1\n2\n", {}, "has 1 column; at least 2 are required"),
         ("a,k\n1,0\n2,1\n", {"missing": "mean"}, "missing must be refuse, drop or med"),
     ],
 )  # fmt: skip
