@@ -188,7 +188,7 @@ def app_of_run(run: Run) -> App:
             "fcjax.deploy.app.app_of"
         )
     flags = {**command["flags"], "dataset": folder.config["dataset"]}
-    flags |= {name: value for name, value in run.params.items()}
+    flags |= {name: (value,) for name, value in run.params.items()}
     task = Task.of(names[command["method"]], **flags)
     source = dataclasses.replace(task.source, data_dir=folder.source().data_dir)
     task = dataclasses.replace(task, source=source)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import Literal as Constant
 
 from fcjax.parallel.mesh import SITES, num_bytes
@@ -302,7 +302,13 @@ class _Flattened:
                     )
                 )
                 continue
-            single = Jaxpr((), operands, _named(eqn), [eqn])
+            single = jaxpr.replace(
+                constvars=[],
+                invars=operands,
+                outvars=_named(eqn),
+                eqns=[eqn],
+                debug_info=jaxpr.debug_info.with_unknown_names(),
+            )
             kept = [
                 number
                 for number, var in zip(results, eqn.outvars, strict=True)

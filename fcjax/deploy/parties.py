@@ -393,7 +393,8 @@ class Site:
             )
         if not np.isfinite(examples).all():
             raise ValueError(f"site {number} has values that are not finite")
-        self.plan, self.number, self.memory = plan, number, memory or Memory()
+        self.plan, self.number, self.examples = plan, number, examples
+        self.memory = memory or Memory()
         self.program, self.lost = Program(plan, len(examples)), False
         self._data = data_of(jnp.asarray(examples), plan.clusters)
 
