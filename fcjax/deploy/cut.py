@@ -344,9 +344,9 @@ def _has_exchange(eqn: JaxprEqn) -> bool:
 
 def _places(step: Step) -> dict[int, tuple[str, int]]:
     """Finds the place and the phase of every value."""
-    places = dict.fromkeys(step.constants, (COMMON, 0))
+    places: dict[int, tuple[str, int]] = dict.fromkeys(step.constants, (COMMON, 0))
     for place, phase in ((COMMON, 0), (SERVER, BEFORE), (CLIENT, 0)):
-        places |= dict.fromkeys(jax.tree.leaves(step.inputs[place]), (place, phase))
+        places |= {x: (place, phase) for x in jax.tree.leaves(step.inputs[place])}
     for op in step.operations:
         of_operands = [places[x] for x in op.operands]
         on_server = [phase for place, phase in of_operands if place == SERVER]
@@ -361,7 +361,7 @@ def _places(step: Step) -> dict[int, tuple[str, int]]:
             place = (SERVER, max(on_server))
         else:
             place = (COMMON, 0)
-        places |= dict.fromkeys(op.results, place)
+        places |= {x: place for x in op.results}
     return places
 
 

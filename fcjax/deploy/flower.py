@@ -40,6 +40,8 @@ from fcjax.sweep.train import enable_compilation_cache
 
 REQUEST, ARRAYS, COLUMNS = "request", "arrays", "columns"
 """The names of the parts of a message."""
+POLL = 0.3
+"""Seconds between two questions whether a reply has come."""
 
 # --- A site
 
@@ -359,6 +361,8 @@ class Federation:
         """The node of each site, by number of the site."""
         self.refused: set[int] = set()
         """Nodes that may not take part."""
+        self.joining: dict[str, int] = {}
+        """The nodes that have not said yet who they are, by message."""
         self.examples: dict[int, int] = {}
         """The number of examples of each site."""
         self.columns: list[np.ndarray] = []
@@ -369,7 +373,7 @@ class Federation:
         """Runs the federation, from the last saved step on."""
         outcome = Outcome(self.content, self.out)
         statistics = self.gather_sites()
-        if statistics and self.plan.shape[1:] == ():
+        if len(self.plan.shape) == 1:
             self.columns = [*merged([*statistics.values()], *self.plan.shape)]
         server = Server(self.plan, max(self.examples.values()), at_least=self.at_least)
         start = outcome.resume(server.program, self.federation)
@@ -377,12 +381,12 @@ class Federation:
             done, self.federation, self.columns = start
             print(f"resumed after step {done.step + 1} of {len(server.program.steps)}")
         began = time.monotonic()
-        self.stage = ""
 
         def on_step(done: Done) -> None:
             nonlocal began
             seconds, began = time.monotonic() - began, time.monotonic()
-            print(outcome.add(server.program, done, seconds))
+            if line := outcome.add(server.program, done, seconds):
+                print(line)
             outcome.save(done, self.federation, self.columns)
 
         done = server.run(
@@ -407,18 +411,27 @@ class Federation:
                     f"{len(self.nodes)} of {self.plan.clients} sites joined in "
                     f"{self.wait:g} seconds, but the federation needs {self.at_least}"
                 )
-            time.sleep(1)
+            time.sleep(POLL)
         sizes = ", ".join(f"{i}: {n:,}" for i, n in sorted(self.examples.items()))
         print(f"{len(self.nodes)} of {self.plan.clients} sites; examples: {sizes}")
         return found
 
     def join(self) -> dict[int, list[np.ndarray]]:
-        """Asks new nodes who they are; returns the statistics of their columns."""
+        """Asks new nodes who they are, and reads the answers that have come.
+
+        A node that does not answer delays no other site.
+
+        Returns:
+            The statistics of the columns of new sites, by number of the site.
+        """
         alive = {*self.grid.get_node_ids()}
         self.nodes = {site: x for site, x in self.nodes.items() if x in alive}
-        new = [*(alive - {*self.nodes.values()} - self.refused)]
+        known = {*self.nodes.values()} | self.refused | {*self.joining.values()}
+        self.joining |= self.push("query.join", [*(alive - known)], RecordDict())
         found = {}
-        for node, reply in self.send("query.join", new, RecordDict()).items():
+        for node, reply in self.pull(self.joining).items():
+            if reply.has_error():  # it is asked again
+                continue
             try:
                 request, arrays, _ = self.checked(reply)
                 site = int(request["site"])
@@ -494,18 +507,35 @@ class Federation:
     def send(
         self, kind: str, nodes: Sequence[int], content: RecordDict
     ) -> dict[int, Message]:
-        """Sends one content to some nodes, and returns the replies by node."""
+        """Sends one content to some nodes, and returns their replies by node."""
+        waiting, found = self.push(kind, nodes, content), {}
+        end = time.monotonic() + self.timeout
+        while waiting and time.monotonic() < end:
+            found |= self.pull(waiting)
+            if waiting:
+                time.sleep(POLL)
+        sites = {node: site for site, node in self.nodes.items()}
+        for node in waiting.values():
+            print(f"site {sites[node]} did not answer in {self.timeout:g} seconds")
+        return found
+
+    def push(
+        self, kind: str, nodes: Sequence[int], content: RecordDict
+    ) -> dict[str, int]:
+        """Sends one content to some nodes; returns the node of each message."""
         if not nodes:
             return {}
-        messages = [
-            Message(content, node, kind, ttl=2 * self.timeout) for node in nodes
-        ]
-        replies = self.grid.send_and_receive(messages, timeout=self.timeout)
-        found = {reply.metadata.src_node_id: reply for reply in replies}
-        for node in nodes:
-            if node not in found:
-                print(f"node {node} did not answer in {self.timeout:g} seconds")
-        return found
+        ttl = 2 * self.timeout
+        messages = [Message(content, node, kind, ttl=ttl) for node in nodes]
+        ids = [*self.grid.push_messages(messages)]
+        if len(ids) < len(nodes) or None in ids:
+            raise RuntimeError("Flower did not take a message; its log says why")
+        return dict(zip(ids, nodes, strict=True))
+
+    def pull(self, waiting: dict[str, int]) -> dict[int, Message]:
+        """Returns the replies that have come, and removes them from `waiting`."""
+        replies = self.grid.pull_messages([*waiting]) if waiting else []
+        return {waiting.pop(x.metadata.reply_to_message_id): x for x in replies}
 
     def checked(
         self, reply: Message

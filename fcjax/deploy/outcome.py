@@ -173,13 +173,15 @@ class Outcome:
             seconds: its wall time.
 
         Returns:
-            A line about the step.
+            A line about the step; "" if no site had anything to do.
         """
         position = program.steps[done.step]
         stage = program.stages[position.stage]
         text = f"{stage.name} round {position.round}/{stage.num_rounds}"
         if position.round == 0:
             text = f"{stage.name} begins"
+        if not done.sent and not done.received and position.round == 0:
+            return ""
         sites = int(done.present[program.round_of(position)].sum())
         text += f": {sites} sites, {done.sent:,} bytes down, {done.received:,} bytes up"
         if position.round:
@@ -231,8 +233,11 @@ class Outcome:
         each = np.stack([x.counts for x in tallies.values()])
         scores["heterogeneity"] = float(heterogeneity(jnp.asarray(each, jnp.float32)))
         (history,) = folder.history_of([point])
-        in_use = {"occupied_clusters": int((counts > 0).sum())}
-        in_use["largest_share"] = round_off(counts.max() / max(1, counts.sum()))
+        share = counts.max() / max(1, counts.sum())
+        in_use = {
+            "occupied_clusters": int((counts > 0).sum()),
+            "largest_share": round_off(share),
+        }
         last = {**history[-1], **in_use}
         last |= {name: scores.get(name) for name in ROUND_SCORES}
         folder.rounds[-1] = last

@@ -114,13 +114,17 @@ def test_a_server_that_reads_examples_cannot_be_cut():
     def fn(common, state, x):
         return x.sum() + state, x
 
-    with pytest.raises(ValueError, match="the server reads data that no client uploads"):
+    with pytest.raises(
+        ValueError, match="the server reads data that no client uploads"
+    ):
         cut(fn, 3, (), jnp.float32(0), X[:1])
 
 
 def test_an_exchange_within_a_loop_cannot_be_cut():
     def fn(common, state, x):
-        return jax.lax.fori_loop(0, 2, lambda _, s: s + server.gather(x).sum(), state), x
+        return jax.lax.fori_loop(
+            0, 2, lambda _, s: s + server.gather(x).sum(), state
+        ), x
 
     with pytest.raises(ValueError, match="within a .*, which cannot be cut"):
         cut(fn, 3, (), jnp.float32(0), X[:1])

@@ -25,7 +25,7 @@ class Both:
         settings = {"dataset": "digits", "limit": 150, "p": (0.25,), **settings}
         task = Task.of(method, clients=(SITES,), **settings)
         experiment = prepare(task, in_memory=True)
-        self.batch, self.grid = experiment.batches[0], None
+        self.batch = experiment.batches[0]
         self.plan = app.app_of(experiment).plan
         self.grid = experiment.grid(self.batch)
         if present is not None:
@@ -190,7 +190,9 @@ def test_arrays_of_other_shapes_are_refused():
         both.sites[0].answer(1, 1, [np.zeros(shape, np.float32)])
 
     def wrong(step, phase, down):
-        return {i: [x[..., :1] for x in up] for i, up in both.ask(step, phase, down).items()}
+        return {
+            i: [x[..., :1] for x in up] for i, up in both.ask(step, phase, down).items()
+        }
 
     with pytest.raises(ValueError, match="one of shape and type"):
         both.server.run(wrong)
