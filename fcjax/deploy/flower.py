@@ -126,7 +126,7 @@ class LocalSite:
             )
         self.number = int(number)
         default = f"{tempfile.gettempdir()}/fcjax-{self.plan.digest}-{self.number}"
-        self.folder = Path(config.pop("out", default))
+        self.folder = Path(str(config.pop("out", default)))
         settings = content.source | {"scale_columns": "none", "dataset": config["data"]}
         config.pop("data")
         for name, value in config.items():

@@ -479,7 +479,8 @@ class Site:
         values = self.memory.states[max(older)] if older else []
         if [x.shape for x in values] == [x.shape for x in leaves]:
             return jax.tree.unflatten(structure, [*map(jnp.asarray, values)])
-        if step == 0:
+        before = {program.kind_of(x) for x in program.steps[:step]}
+        if all(program.cut(x).is_for_server_alone for x in before):
             common = program.common(None, program.nobody())
             own, number = (self._data, ()), jnp.int32(self.number)
             return program.client_part(("init", 0), 0)(common, own, number, [], [])[2]

@@ -22,7 +22,8 @@ def run(step, common, state, each):
             for site, own in enumerate(each)
         ]
         memory = [x[1] for x in answers]
-        uploads.append([jnp.concatenate(x) for x in zip(*(a[0] for a in answers))])
+        each_up = zip(*(up for up, _, _ in answers), strict=True)
+        uploads.append([jnp.concatenate(x) for x in each_up])
     return step.server(common, state, uploads), [x[2] for x in answers]
 
 
@@ -126,14 +127,13 @@ def test_an_exchange_within_a_loop_cannot_be_cut():
             0, 2, lambda _, s: s + server.gather(x).sum(), state
         ), x
 
-    with pytest.raises(ValueError, match="within a .*, which cannot be cut"):
+    with pytest.raises(ValueError, match=r"within a .*, which cannot be cut"):
         cut(fn, 3, (), jnp.float32(0), X[:1])
 
 
 def test_a_step_without_clients_needs_none():
     def fn(common, state, own):
-        data, kept = own
-        return state + 1, kept
+        return state + 1, own[1]
 
     step = cut(fn, 2, (), jnp.float32(0), (X[:1], X[:1]))
     assert step.is_for_server_alone

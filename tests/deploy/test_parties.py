@@ -162,7 +162,11 @@ def test_a_site_without_its_memory_says_so_and_begins_like_a_new_client():
     site.program = both.sites[0].program
     parts = site.program.cut(("round", 0)).phases[0].down
     shapes = [site.program.cut(("round", 0)).shapes[x] for x in parts]
-    site.answer(2, 0, [np.zeros(x.shape, x.dtype) for x in shapes])
+    down = [np.zeros(x.shape, x.dtype) for x in shapes]
+    site.answer(1, 0, down)
+    assert not site.lost  # its state before the first round is no secret
+    site.memory = Memory()
+    site.answer(2, 0, down)
     assert site.lost
 
 
@@ -185,9 +189,9 @@ def test_arrays_of_other_shapes_are_refused():
     both = Both(KFed)
     with pytest.raises(ValueError, match="a message has 0 arrays of"):
         both.sites[0].answer(1, 1, [])
+    down = [np.zeros((both.plan.clusters, 64), np.float32)]
     with pytest.raises(ValueError, match="phase 1 of step 1 is not the next one"):
-        shape = (both.plan.clusters, 64)
-        both.sites[0].answer(1, 1, [np.zeros(shape, np.float32)])
+        both.sites[0].answer(1, 1, down)
 
     def wrong(step, phase, down):
         return {

@@ -1,0 +1,262 @@
+"""A federation of real processes on this machine, with TLS and authenticated nodes."""
+
+import dataclasses
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+import fcjax
+from fcjax.data.dataset import scaled
+from fcjax.deploy import app, flower
+from fcjax.methods import KFed
+from fcjax.sweep.experiment import prepare
+from fcjax.sweep.plan import Task
+
+SITES = 3
+AUTHORITY = """[req]
+distinguished_name = name
+prompt = no
+[name]
+CN = authority
+[ca]
+basicConstraints = critical, CA:TRUE
+subjectKeyIdentifier = hash
+[server]
+basicConstraints = CA:FALSE
+subjectAltName = DNS:localhost, IP:127.0.0.1
+"""
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class Loopback:
+    """Flower's processes on this machine; the folder has keys, logs and results."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.port = folder, free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        home = folder / "home"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = '
+            f'"{self.address}"\nroot-certificates = "{folder / "ca.crt"}"\n'
+        )
+        self.environment = os.environ | {
+            "PATH": programs,
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
+        }
+        self.started = []
+        (folder / "openssl.cnf").write_text(AUTHORITY)
+        openssl = (
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -config openssl.cnf"
+        )
+        for name in ("ca", "other"):
+            self.do(f"{openssl} -extensions ca -keyout {name}.key -out {name}.crt")
+        self.do(
+            f"openssl req {key} -subj /CN=localhost -keyout server.key -out server.csr"
+        )
+        self.do(
+            "openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial "
+            "-days 2 -extfile openssl.cnf -extensions server -out server.crt"
+        )
+        for name in (*range(SITES + 1), "stranger"):
+            self.do(f"ssh-keygen -q -t ecdsa -b 384 -N  -f site{name}", empty="-N")
+
+    def do(self, command, empty=None, timeout=200):
+        """Runs a command; returns its output."""
+        words = command.split()
+        if empty:
+            words.insert(words.index(empty) + 1, "")
+        done = subprocess.run(
+            words,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def start(self, name, *words):
+        """Starts a process in the background, with a log."""
+        log = self.folder / f"{name}.log"
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                words,
+                cwd=self.folder,
+                env=self.environment,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        return process, log
+
+    def start_node(self, name, config, *, authority="ca.crt"):
+        return self.start(
+            f"node{name}",
+            *("flower-supernode", "--superlink", self.address),
+            *("--root-certificates", authority, "--max-retries", "1"),
+            *("--auth-supernode-private-key", f"site{name}"),
+            *("--port", str(free_port()), "--node-config", config),
+        )
+
+    def stop(self):
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+            process.wait()
+
+
+def wait_for(log, text, seconds=60):
+    end = time.monotonic() + seconds
+    while text not in log.read_text():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.2)
+
+
+@pytest.mark.skipif(
+    not (shutil.which("openssl") and shutil.which("ssh-keygen")),
+    reason="needs openssl and ssh-keygen",
+)
+def test_three_sites_with_tls_have_the_bits_of_the_simulation(tmp_path):
+    task = Task.of(KFed, dataset="digits", limit=120, clients=(SITES,), p=(0.25,))
+    experiment = prepare(task, in_memory=True)
+    content = app.app_of(experiment)
+    app.write(content, tmp_path / "federation")
+    rows = experiment.batches[0].partitions[0].clients
+    dataset = experiment.dataset
+    for site, of_site in enumerate(rows):
+        x, y = dataset.examples[of_site], dataset.labels[of_site]
+        np.savez(tmp_path / f"data{site}.npz", x=x, y=y)
+    np.savez(tmp_path / "data3.npz", x=np.zeros((9, 8, 9, 1), np.uint8))
+
+    here = Loopback(tmp_path)
+    try:
+        _, log = here.start(
+            "superlink",
+            *("flower-superlink", "--port", str(here.port), "--enable-supernode-auth"),
+            *("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt"),
+            *("--ssl-keyfile", "server.key"),
+            "--disable-runtime-dependency-installation",
+        )
+        wait_for(log, "Uvicorn running")
+        for site in range(SITES + 1):
+            here.do(f"flwr supernode register site{site}.pub here")
+        configs = [
+            f'site={site % SITES} data="{tmp_path}/data{site}.npz" '
+            f'out="{tmp_path}/out{site}"'
+            for site in range(SITES + 1)
+        ]
+        # The last node has other data, and says that it is site 0.
+        nodes = [here.start_node(site, config) for site, config in enumerate(configs)]
+        stranger, stranger_log = here.start_node("stranger", configs[0])
+        misled, misled_log = here.start_node(0, configs[0], authority="other.crt")
+        for _, log in nodes:
+            wait_for(log, "SuperNode ID")
+        output = here.do(
+            f"flwr run federation here --stream --run-config out='{tmp_path}/results'"
+        )
+        assert stranger.wait(60) != 0
+        assert (
+            "activate" in stranger_log.read_text() or "305" in stranger_log.read_text()
+        )
+        assert misled.wait(60) != 0
+        assert "SuperNode ID" not in misled_log.read_text()
+    finally:
+        here.stop()
+
+    assert "site 3" not in output
+    assert "the plan needs examples of shape (8, 8, 1)" in output
+    simulated = fcjax.run(KFed(), dataset, split=fcjax.Split(clients=SITES, p=0.25))[0]
+    result = fcjax.open(tmp_path / "results")[0]
+    for name, weights in simulated.model.weights.items():
+        np.testing.assert_array_equal(result.model.weights[name], weights)
+    for site, of_site in enumerate(rows):
+        table = pd.read_csv(tmp_path / f"out{site}" / "assignments.csv")
+        np.testing.assert_array_equal(table["cluster"], simulated.labels_[of_site])
+    for name in ("acc", "nmi", "ari", "samples", "rounds"):
+        assert result.row[name] == simulated.row[name]
+    assert result.row["status"] == "ok"
+
+
+# --- Messages
+
+
+def reply(records):
+    request = Message(RecordDict(), dst_node_id=1, message_type="query")
+    return Message(RecordDict(records), reply_to=request)
+
+
+@pytest.mark.parametrize(
+    ("records", "line"),
+    [
+        ({}, "a message is malformed"),
+        ({"request": ConfigRecord({"problem": "no data"})}, "no data"),
+    ],
+)
+def test_malformed_replies_and_problems_become_lines(records, line):
+    federation = object.__new__(flower.Federation)
+    with pytest.raises(ValueError, match=line):
+        federation.checked(reply(records))
+
+
+def test_arrays_with_pickles_are_refused():
+    record = ArrayRecord([np.zeros(2)])
+    (array,) = record.values()
+    array.data = array.data[:20] + b"broken"
+    with pytest.raises(ValueError, match="a message is malformed"):
+        flower.parts_of(reply({"request": ConfigRecord({}), "arrays": record}))
+
+
+# --- Scaling of columns
+
+
+@pytest.mark.parametrize("scale", ["minmax", "standard", "none"])
+def test_statistics_of_sites_give_the_scaling_of_all_examples(scale):
+    x = np.random.default_rng(0).normal(5, [1, 3, 0], size=(50, 3))
+    each = [flower.statistics(part, scale) for part in np.split(x, [10, 35])]
+    found = flower.merged(each, 3)
+    _, _, expected = scaled(x, scale)
+    np.testing.assert_allclose(found.low, expected.low, rtol=1e-12)
+    np.testing.assert_allclose(found.span, expected.span, rtol=1e-12)
+
+
+def test_statistics_that_are_not_finite_are_refused():
+    task = Task.of(KFed, dataset="digits", limit=60, clients=(2,), p=(0.0,))
+    content = app.app_of(prepare(task, in_memory=True))
+    plan = dataclasses.replace(content.plan, shape=(2,), images=False)
+    content = content._replace(plan=plan)
+    good = [np.zeros(2), np.ones(2)]
+    flower.check_statistics(good, content)
+    with pytest.raises(ValueError, match="are not finite"):
+        flower.check_statistics([np.full(2, np.nan), np.ones(2)], content)
+    with pytest.raises(ValueError, match="a message has 1 arrays of 2"):
+        flower.check_statistics(good[:1], content)
+
+
+def test_a_site_without_data_says_what_is_missing():
+    content = app.App(None, {}, {}, {})  # pyright: ignore[reportArgumentType]
+    context = type("Context", (), {"node_config": {"site": 0}})
+    with pytest.raises(ValueError, match="lacks its number or its data"):
+        flower.LocalSite(content, context)  # pyright: ignore[reportArgumentType]
