@@ -161,7 +161,7 @@ class LocalSite:
 
     def step(self, message: Message) -> RecordDict:
         """Answers a request of a step."""
-        request, arrays, columns = parts_of(message)
+        request, arrays, columns = parts_of(message.content)
         site = self._site(request, columns)
         step, phase = int(request["step"]), int(request["phase"])
         up = site.answer(step, phase, arrays)
@@ -170,7 +170,7 @@ class LocalSite:
 
     def end(self, message: Message) -> RecordDict:
         """Assigns the examples of the site, and answers with sums."""
-        request, arrays, columns = parts_of(message)
+        request, arrays, columns = parts_of(message.content)
         site = self._site(request, columns)
         clusters, embedding = site.assign(arrays)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -289,20 +289,20 @@ def content_of(
 
 
 def parts_of(
-    message: Message,
+    content: RecordDict,
 ) -> tuple[dict[str, Any], list[np.ndarray], list[np.ndarray]]:
     """Returns the parts of a message, see `content_of`.
 
     Args:
-        message: the message.
+        content: the content of the message.
 
     Returns:
         The request, the arrays and the columns.
 
     Raises:
-        ValueError: the message has no request, or an array cannot be read.
+        ValueError: the message has no request, an array cannot be read, or a site
+            reports a problem.
     """
-    content = message.content
     try:
         request = dict(content.config_records[REQUEST])
         arrays, columns = (
@@ -313,6 +313,8 @@ def parts_of(
         )
     except (KeyError, TypeError, ValueError, EOFError) as error:
         raise ValueError(f"a message is malformed: {error}") from None
+    if "problem" in request:
+        raise ValueError(str(request["problem"]))
     return request, arrays, columns
 
 
@@ -395,7 +397,8 @@ class Federation:
             on_step=on_step,
         )
         tallies = self.end(server.final(done))
-        print(outcome.finish(done, tallies, self.columns, sum(self.examples.values())))
+        total = sum(self.examples.values())
+        print(outcome.finish(server.program, done, tallies, self.columns, total))
 
     def gather_sites(self) -> dict[int, list[np.ndarray]]:
         """Waits for the sites; returns the statistics of the columns by site."""
@@ -433,7 +436,7 @@ class Federation:
             if reply.has_error():  # it is asked again
                 continue
             try:
-                request, arrays, _ = self.checked(reply)
+                request, arrays, _ = parts_of_reply(reply)
                 site = int(request["site"])
                 if request["digest"] != self.plan.digest:
                     raise ValueError(
@@ -475,7 +478,7 @@ class Federation:
         for node, reply in self.send("train.step", [*sites], content).items():
             site = sites[node]
             try:
-                answered, arrays, _ = self.checked(reply)
+                answered, arrays, _ = parts_of_reply(reply)
                 check_arrays(arrays, shapes)
                 if any(x.dtype.kind == "f" and np.isnan(x).any() for x in arrays):
                     raise ValueError("its upload has NaN")
@@ -498,7 +501,7 @@ class Federation:
         tallies = {}
         for node, reply in self.send("evaluate.end", [*sites], content).items():
             try:
-                _, arrays, _ = self.checked(reply)
+                _, arrays, _ = parts_of_reply(reply)
                 tallies[sites[node]] = Tally(*arrays)
             except (ValueError, KeyError, TypeError) as error:
                 print(f"site {sites[node]} has no clusters: {error}")
@@ -537,26 +540,24 @@ class Federation:
         replies = self.grid.pull_messages([*waiting]) if waiting else []
         return {waiting.pop(x.metadata.reply_to_message_id): x for x in replies}
 
-    def checked(
-        self, reply: Message
-    ) -> tuple[dict[str, Any], list[np.ndarray], list[np.ndarray]]:
-        """Returns the parts of a reply.
 
-        Args:
-            reply: the reply.
+def parts_of_reply(
+    reply: Message,
+) -> tuple[dict[str, Any], list[np.ndarray], list[np.ndarray]]:
+    """Returns the parts of a reply, see `parts_of`.
 
-        Returns:
-            The parts, see `parts_of`.
+    Args:
+        reply: the reply.
 
-        Raises:
-            ValueError: the site reports a problem, or the reply cannot be read.
-        """
-        if reply.has_error():
-            raise ValueError(reply.error.reason)
-        request, arrays, columns = parts_of(reply)
-        if "problem" in request:
-            raise ValueError(str(request["problem"]))
-        return request, arrays, columns
+    Returns:
+        The request, the arrays and the columns.
+
+    Raises:
+        ValueError: Flower or the site reports a problem, or the reply cannot be read.
+    """
+    if reply.has_error():
+        raise ValueError(reply.error.reason)
+    return parts_of(reply.content)
 
 
 def check_statistics(arrays: Sequence[np.ndarray], content: App) -> None:

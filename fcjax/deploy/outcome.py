@@ -200,6 +200,7 @@ class Outcome:
 
     def finish(
         self,
+        program: Program,
         done: Done,
         tallies: Mapping[int, Tally],
         columns: list[np.ndarray],
@@ -208,6 +209,7 @@ class Outcome:
         """Writes the scores and the model of a finished federation.
 
         Args:
+            program: the program of the server.
             done: the last step.
             tallies: the sums of the sites, by number of the site.
             columns: the scaling of the columns; [] for images.
@@ -221,7 +223,11 @@ class Outcome:
         sums = np.sum([x.embeddings for x in tallies.values()], axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
             centers = (sums / counts[:, None]).astype(np.float32)
-        state = State(done.state)
+        # The model assigns the examples of nobody, as after a simulation of M clients.
+        _, own = program.state_shapes(("assign", 0))
+        count = plan.clients
+        own = jax.tree.map(lambda x: np.zeros((count, *x.shape[1:]), x.dtype), own)
+        state = State(done.state, own)
         model = exported.export_model(
             plan.build, plan.hyper, state, shape=plan.shape, num_clusters=plan.clusters
         )
