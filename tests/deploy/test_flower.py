@@ -116,7 +116,7 @@ class Loopback:
 
     def start_node(self, name, config, *, authority="ca.crt"):
         return self.start(
-            f"node{name}",
+            f"node{name}-{authority}",
             *("flower-supernode", "--superlink", self.address),
             *("--root-certificates", authority, "--max-retries", "1"),
             *("--auth-supernode-private-key", f"site{name}"),
