@@ -106,7 +106,9 @@ def test_a_command_parses(line):
     words = shlex.split(line, comments=True)
     while words[0] not in ("python", "fcjax"):
         words = words[1:]
-    _, name, *flags = [word for word in words if word != "fit"]
+    if words[1] == "fit" or (words[1] == "deploy" and words[2] in SCRIPTS):
+        del words[1]
+    _, name, *flags = words
     path, name = Path(name), Path(name).stem.replace("_", "-")
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

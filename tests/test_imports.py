@@ -23,6 +23,7 @@ LAYERS = (
     {"results"},
     {"sweep"},
     {"sweep.report", "sweep.train"},
+    {"deploy"},
     {"api"},
     {"cli", "__main__"},
 )

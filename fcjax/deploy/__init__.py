@@ -1,4 +1,7 @@
 """From a simulation to a real federation: the parts of the server and of a client.
 
-`cut` divides a method into these parts. `flower` runs them with Flower.
+`fcjax.deploy.cut` divides a method into these parts, `fcjax.deploy.app` writes an app
+for a run, and `fcjax.deploy.flower` runs the parts with Flower.
 """
+
+__all__: list[str] = []

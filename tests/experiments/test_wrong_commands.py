@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 TOOLS = dict.fromkeys(
     ["choose", "consensus", "draw", "export", "how-many", "probe", "report"], ""
 )
-TOOLS |= {"compare": "gone", "predict": "--dataset digits"}
+TOOLS |= {"compare": "gone", "predict": "--dataset digits", "deploy": "--to {empty}"}
 """What each takes beside a run."""
 
 WHOLE = (
@@ -44,6 +44,12 @@ COMMANDS = [
     ("tables", "unknown command 'tables'; `fcjax --help` lists all commands"),
     ("fit ccfc", "fit needs a method and --on DEVICES, for example: fcjax fit"),
     ("fit nothing --on v5e:2x2", "fcjax: error: unknown command 'nothing'"),
+    ("deploy gone", "deploy needs a method or a run, and --to FOLDER, for example"),
+    ("deploy baselines --to {empty} --dataset {rows}", "--to takes one method, got 4"),
+    (
+        "deploy ccfc --to {empty} --dataset {rows} --clients 3 --seed 0 1",
+        "a federation is one run, but there are 2",
+    ),
     ("ccfc digits", "'digits' belongs to no flag"),
     ("ccfc --client 10", "unknown flag --client; did you mean --clients?"),
     (
