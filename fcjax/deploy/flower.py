@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 
 from fcjax.data import Scaling, Source, load
@@ -46,7 +47,7 @@ POLL = 0.3
 # --- A site
 
 
-def client_app(plan: Path) -> ClientApp:
+def client_app(plan: Path, mods: Sequence[Mod] = ()) -> ClientApp:
     """Returns the program of a site.
 
     The node configuration of the SuperNode names the site and its data: `site`, its
@@ -56,12 +57,13 @@ def client_app(plan: Path) -> ClientApp:
 
     Args:
         plan: the file plan.toml.
+        mods: Flower's modifiers of messages, such as `message_size_mod`.
 
     Returns:
         The program.
     """
     prepare_jax()
-    program, content = ClientApp(), app.read(plan)
+    program, content = ClientApp(mods=[*mods]), app.read(plan)
 
     @program.query("join")
     def join(message: Message, context: Context) -> Message:
