@@ -70,7 +70,9 @@ def client_app(path: Path) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         trainer, client = trainer_of(path), int(context.node_config["partition-id"])
-        trainer.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        trainer.model.load_state_dict(
+            message.content.array_records["arrays"].to_torch_state_dict()
+        )
         loss, size = trainer.train(client), len(trainer.problem.clients[client])
         content = RecordDict(
             {

@@ -3,7 +3,7 @@
 A step is the beginning of a stage or a round. Its function treats the clients of a
 simulation as arrays with a client axis. Clients exchange values only through
 `fcjax.federated.server`. If the step is traced with the axis `SITES`, each exchange is
-an `all_gather` of JAX. Every other operation has one place:
+an `all_gather` or a `psum` of JAX. Every other operation has one place:
 
 - An operation that reads data or the state of a client is done by the client.
 - An operation that reads values of the server, but none of a client, is done by the
@@ -18,6 +18,7 @@ which depends on an earlier upload, begins a new phase. Most rounds have one pha
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, jaxprs_in_params
 from jax.extend.core import Literal as Constant
 
-from fcjax.parallel.mesh import SITES, num_bytes
+from fcjax.parallel.mesh import SECURE, SITES, num_bytes
 from fcjax.types import PyTree
 
 COMMON, SERVER, CLIENT = "common", "server", "client"
@@ -42,7 +43,8 @@ class Operation(NamedTuple):
     operands: tuple[int, ...]
     results: tuple[int, ...]
     exchange: str = ""
-    """"all_gather" or "axis_index" for an operation that depends on the sites."""
+    """"all_gather", "psum" or "axis_index" for an operation that depends on the
+    sites."""
 
 
 class Phase(NamedTuple):
@@ -54,6 +56,8 @@ class Phase(NamedTuple):
     """Values that each client uploads."""
     memory: tuple[int, ...]
     """Values that a client keeps for its later phases."""
+    sums: tuple[bool, ...] = ()
+    """Whether the server needs only the sum of an upload over all clients."""
 
 
 class Step(NamedTuple):
@@ -119,14 +123,14 @@ class Step(NamedTuple):
             server.
         """
         known = self._known({COMMON: common, SERVER: own})
-        gathered = [x for phase in uploads for x in phase]
-        numbers = [
-            result
-            for phase in range(len(uploads))
-            for op in self._exchanges(phase)
-            for result in op.results
-        ]
-        known |= dict(zip(numbers, gathered, strict=True))
+        for phase, arrays in enumerate(uploads):
+            operations = exchanges(self.operations, self.places, phase)
+            for op, stacked in zip(operations, arrays, strict=True):
+                if op.exchange == "psum":
+                    # One after another, as in the simulation.
+                    rows = (stacked[i : i + 1] for i in range(len(stacked)))
+                    stacked = reduce(jnp.add, rows, jnp.zeros_like(stacked[:1]))
+                known[op.results[0]] = stacked
         is_last = len(uploads) == len(self.phases)
         down = () if is_last else self.phases[len(uploads)].down
         return self._compute(known, self.outputs[SERVER] if is_last else list(down))
@@ -156,13 +160,6 @@ class Step(NamedTuple):
             known |= dict(zip(numbers, leaves, strict=True))
         return known
 
-    def _exchanges(self, phase: int) -> list[Operation]:
-        return [
-            op
-            for op in self.operations
-            if op.exchange == "all_gather" and self.places[op.results[0]][1] == phase
-        ]
-
     def _results_of(self, exchange: str) -> list[int]:
         return [op.results[0] for op in self.operations if op.exchange == exchange]
 
@@ -187,6 +184,8 @@ def cut(
     common: PyTree,
     server: PyTree,
     client: PyTree,
+    *,
+    secure: bool = False,
 ) -> Step:
     """Cuts a step into the parts of the server and of a client.
 
@@ -197,6 +196,9 @@ def cut(
         common: arrays or shapes of the values that all parties know.
         server: arrays or shapes of the state of the server.
         client: arrays or shapes of the data and the state of a client.
+        secure: whether clients upload the terms of an average multiplied by their
+            weights, so that the server needs only their sums. The rounding differs
+            from that of the simulation.
 
     Returns:
         The step.
@@ -216,7 +218,8 @@ def cut(
         >>> print(parts.server((), jnp.float32(1), [[jnp.array([3.0, 5.0])]]))
         9.0
     """
-    trace = jax.make_jaxpr(fn, axis_env=[(SITES, num_sites)], return_shape=True)
+    axes = [(SITES, num_sites), *([(SECURE, 1)] if secure else [])]
+    trace = jax.make_jaxpr(fn, axis_env=axes, return_shape=True)
     closed, shapes = trace(common, server, client)
     program = _Flattened()
     inputs = [program.new(x.aval) for x in closed.jaxpr.invars]
@@ -241,6 +244,30 @@ def cut(
         if step.places[number][0] == CLIENT:
             raise ValueError("the server reads data that no client uploads")
     return step._replace(phases=_phases(step))
+
+
+UPLOADS = ("all_gather", "psum")
+"""The exchanges in which clients upload."""
+
+
+def exchanges(
+    operations: Iterable[Operation], places: dict[int, tuple[str, int]], phase: int
+) -> list[Operation]:
+    """Returns the uploads of a phase.
+
+    Args:
+        operations: the operations of a step.
+        places: the place and the phase of every value.
+        phase: the phase.
+
+    Returns:
+        Their operations.
+    """
+    return [
+        op
+        for op in operations
+        if op.exchange in UPLOADS and places[op.results[0]][1] == phase
+    ]
 
 
 class _Flattened:
@@ -286,21 +313,19 @@ class _Flattened:
                 raise ValueError(
                     f"an exchange of clients is within a {name}, which cannot be cut"
                 )
-            if is_exchange and name not in ("all_gather", "axis_index"):
+            # JAX has several names for a sum over an axis.
+            name = "psum" if is_exchange and name.startswith("psum") else name
+            if is_exchange and name not in (*UPLOADS, "axis_index"):
                 raise ValueError(f"{name} is not an exchange that can be cut")
             results = [self.new(x.aval) for x in eqn.outvars]
             numbers |= dict(zip(eqn.outvars, results, strict=True))
             operands = [x for x in eqn.invars if not isinstance(x, Constant)]
             operands = list(dict.fromkeys(operands))
             if is_exchange:
-                self.operations.append(
-                    Operation(
-                        lambda: (),
-                        tuple(map(number_of, eqn.invars)),
-                        tuple(results),
-                        name,
-                    )
-                )
+                # A sum may have several operands. A number has none.
+                rows = [(number_of(x),) for x in eqn.invars] or [()]
+                for row, result in zip(rows, results, strict=True):
+                    self.operations.append(Operation(lambda: (), row, (result,), name))
                 continue
             single = jaxpr.replace(
                 constvars=[],
@@ -353,7 +378,7 @@ def _places(step: Step) -> dict[int, tuple[str, int]]:
         on_client = [phase for place, phase in of_operands if place == CLIENT]
         # A client has a value of the server from the next phase on.
         at_client = max([0, *on_client, *(phase + 1 for phase in on_server)])
-        if op.exchange == "all_gather":
+        if op.exchange in UPLOADS:
             place = (SERVER, at_client)
         elif op.exchange or on_client:
             place = (CLIENT, at_client)
@@ -394,10 +419,12 @@ def _phases(step: Step) -> tuple[Phase, ...]:
         return found
 
     uploads: dict[int, list[int]] = {}
+    sums: dict[int, list[bool]] = {}
     for op in step.operations:
-        if op.exchange == "all_gather":
+        if op.exchange in UPLOADS:
             phase = step.places[op.results[0]][1]
             uploads.setdefault(phase, []).append(op.operands[0])
+            sums.setdefault(phase, []).append(op.exchange == "psum")
     results = jax.tree.leaves(step.outputs[CLIENT])
     last = max([0, *uploads, *map(client_phase, results)])
 
@@ -450,5 +477,6 @@ def _phases(step: Step) -> tuple[Phase, ...]:
         memory |= {*downs[phase]} | remembered[phase]
         later = {x for x in range(phase + 1, last + 1)}
         kept = () if not later else tuple(sorted(memory))
-        phases.append(Phase(tuple(downs[phase]), tuple(uploads.get(phase, ())), kept))
+        up = tuple(uploads.get(phase, ()))
+        phases.append(Phase(tuple(downs[phase]), up, kept, tuple(sums.get(phase, ()))))
     return tuple(phases)

@@ -14,6 +14,7 @@ What a site needs for the next request is in its own folder. So a site can be st
 any time and started again. The server saves its state after each step.
 """
 
+import itertools
 import secrets
 import sys
 import tempfile
@@ -22,16 +23,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pandas as pd
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 
 from fcjax.data import Scaling, Source, load
 from fcjax.data.dataset import scaled
-from fcjax.deploy import app
+from fcjax.deploy import app, secure
 from fcjax.deploy.app import App
 from fcjax.deploy.outcome import Outcome, Tally
 from fcjax.deploy.parties import Done, Memory, Server, Site, check_arrays
@@ -41,6 +44,9 @@ from fcjax.sweep.train import enable_compilation_cache
 
 REQUEST, ARRAYS, COLUMNS = "request", "arrays", "columns"
 """The names of the parts of a message."""
+SECURE_SITES = 3
+"""The smallest number of sites of a secure sum. With two sites, each knows the other's
+term."""
 POLL = 0.3
 """Seconds between two questions whether a reply has come."""
 
@@ -68,6 +74,11 @@ def client_app(plan: Path, mods: Sequence[Mod] = ()) -> ClientApp:
     @program.query("join")
     def join(message: Message, context: Context) -> Message:
         return answer(message, lambda: LocalSite(content, context).join())
+
+    # The requests of SecAgg+.
+    @program.train(mods=[secaggplus_mod])
+    def terms(message: Message, context: Context) -> Message:
+        return secure.masked_terms(message, LocalSite(content, context).terms())
 
     @program.train("step")
     def step(message: Message, context: Context) -> Message:
@@ -167,8 +178,21 @@ class LocalSite:
         site = self._site(request, columns)
         step, phase = int(request["step"]), int(request["phase"])
         up = site.answer(step, phase, arrays)
+        if self.plan.secure:
+            parts = site.program.cut(site.program.kind_of(site.program.steps[step]))
+            sums = parts.phases[phase].sums
+            site.memory.terms = [*itertools.compress(up, sums)]
+            up = [x for x, is_sum in zip(up, sums, strict=True) if not is_sum]
+            up.append(secure.scales_of(site.memory.terms))
         self._save(site.memory, str(request["federation"]))
         return content_of({"site": site.number, "lost": site.lost}, up)
+
+    def terms(self) -> list[np.ndarray]:
+        """Returns the terms of the last step for a secure sum."""
+        with np.load(self._path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        arrays.pop("federation")
+        return Memory.from_arrays(arrays).terms
 
     def end(self, message: Message) -> RecordDict:
         """Assigns the examples of the site, and answers with sums."""
@@ -341,7 +365,7 @@ def server_app(plan: Path) -> ServerApp:
 
     @program.main()
     def main(grid: Grid, context: Context) -> None:
-        Federation(content, grid, context.run_config).run()
+        Federation(content, grid, context).run()
 
     return program
 
@@ -352,11 +376,13 @@ class Federation:
     Args:
         content: the content of plan.toml.
         grid: Flower's connection to the nodes.
-        options: the run configuration, see `server_app`.
+        context: Flower's context of the server, with the run configuration, see
+            `server_app`.
     """
 
-    def __init__(self, content: App, grid: Grid, options: Mapping[str, Any]):
+    def __init__(self, content: App, grid: Grid, context: Context):
         self.content, self.plan, self.grid = content, content.plan, grid
+        self.context, options = context, context.run_config
         self.out = Path(str(options["out"]))
         self.at_least = int(options["at-least"])
         self.timeout = float(options["timeout"])
@@ -467,7 +493,12 @@ class Federation:
         program = server.program
         position = program.steps[step]
         parts = program.cut(program.kind_of(position))
-        shapes = [parts.shapes[x] for x in parts.phases[phase].up]
+        up, sums = parts.phases[phase].up, parts.phases[phase].sums
+        shapes = [parts.shapes[x] for x in up]
+        in_clear = shapes
+        if self.plan.secure:
+            in_clear = [x for x, is_sum in zip(shapes, sums, strict=True) if not is_sum]
+            in_clear.append(jax.ShapeDtypeStruct((sum(sums),), np.float32))
         request = {
             "digest": self.plan.digest,
             "federation": self.federation,
@@ -481,7 +512,7 @@ class Federation:
             site = sites[node]
             try:
                 answered, arrays, _ = parts_of_reply(reply)
-                check_arrays(arrays, shapes)
+                check_arrays(arrays, in_clear)
                 if any(x.dtype.kind == "f" and np.isnan(x).any() for x in arrays):
                     raise ValueError("its upload has NaN")
             except (ValueError, KeyError) as error:
@@ -492,7 +523,48 @@ class Federation:
             answers[site] = arrays
         for site in {*sites.values()} - {*answers}:
             self.nodes.pop(site, None)  # it is asked again who it is
-        return answers
+        return self.with_sums(answers, shapes, sums) if self.plan.secure else answers
+
+    def with_sums(
+        self,
+        answers: dict[int, list[np.ndarray]],
+        shapes: Sequence[Any],
+        sums: Sequence[bool],
+    ) -> dict[int, list[np.ndarray]]:
+        """Adds secure sums to the answers of the sites.
+
+        Args:
+            answers: by site, the arrays in the clear and the scales of the terms.
+            shapes: the shapes of all uploads.
+            sums: which of them are terms of sums.
+
+        Returns:
+            All uploads of the sites whose terms are in the sums. One site has the sums
+            in place of its terms, the others have zeros.
+        """
+        if not any(sums):
+            return {site: arrays[:-1] for site, arrays in answers.items()}
+        if len(answers) < SECURE_SITES:
+            raise RuntimeError(
+                f"{len(answers)} sites answered, but secure sums need {SECURE_SITES}"
+            )
+        sites = {self.nodes[site]: site for site in answers}
+        scales = np.max([arrays[-1] for arrays in answers.values()], axis=0)
+        of_sums = [*itertools.compress(shapes, sums)]
+        totals, answered = secure.secure_sums(
+            self.grid,
+            self.context,
+            [*sites],
+            scales,
+            [x.shape for x in of_sums],
+            timeout=self.timeout,
+        )
+        found = {}
+        for number, node in enumerate(answered):
+            clear = iter(answers[sites[node]][:-1])
+            terms = iter(totals if number == 0 else map(np.zeros_like, totals))
+            found[sites[node]] = [next(terms if x else clear) for x in sums]
+        return found
 
     def end(self, down: list[np.ndarray]) -> dict[int, Tally]:
         """Asks all sites to assign their examples, and returns their sums."""

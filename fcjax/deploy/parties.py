@@ -71,6 +71,8 @@ class Plan:
     """The number of rounds at the end of a stage that are always evaluated."""
     images: bool = False
     """Whether the examples are images of bytes."""
+    secure: bool = False
+    """Whether the server learns averages as sums only, see `fcjax.deploy.secure`."""
 
     @property
     def digest(self) -> str:
@@ -236,6 +238,7 @@ class Program:
             return cut(
                 self._functions((name, index)),
                 *(self.plan.clients, common, server, (data, own)),
+                secure=self.plan.secure,
             )
 
     def state_shapes(self, kind: tuple[str, int]) -> tuple[PyTree, PyTree]:
@@ -332,12 +335,15 @@ class Memory:
     """The step and the phase that may follow with the values of `kept`."""
     kept: list[np.ndarray] = dataclasses.field(default_factory=list)
     """Values for the next phase of a step."""
+    terms: list[np.ndarray] = dataclasses.field(default_factory=list)
+    """The site's terms of secure sums, until they are asked for."""
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns the memory as arrays by name."""
         arrays = {"rounds": np.array(self.rounds, int), "next": np.array(self.next)}
         lists = {f"state{step}": leaves for step, leaves in self.states.items()}
-        for name, leaves in {**lists, "kept": self.kept}.items():
+        lists |= {"kept": self.kept, "terms": self.terms}
+        for name, leaves in lists.items():
             arrays[f"{name}:"] = np.array(len(leaves))
             arrays |= {f"{name}:{i}": leaf for i, leaf in enumerate(leaves)}
         return arrays
@@ -352,10 +358,10 @@ class Memory:
             for name, count in arrays.items()
             if name.endswith(":")
         }
-        kept = lists.pop("kept")
+        kept, terms = lists.pop("kept"), lists.pop("terms")
         states = {int(name.removeprefix("state")): x for name, x in lists.items()}
         step, phase = arrays["next"].tolist()
-        return cls(states, arrays["rounds"].tolist(), (step, phase), kept)
+        return cls(states, arrays["rounds"].tolist(), (step, phase), kept, terms)
 
 
 class Site:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int, Key, Shaped
 
 from fcjax import ragged
 from fcjax.parallel.exact import one_by_one
-from fcjax.parallel.mesh import ALL_CLIENTS, AXIS, SITES, platform
+from fcjax.parallel.mesh import ALL_CLIENTS, AXIS, SECURE, SITES, platform
 from fcjax.ragged import Ragged
 from fcjax.types import PRNGKey, PyTree
 
@@ -194,6 +194,11 @@ def total_clients(count: int) -> int:
 def num_sites() -> int:
     """Returns the number of sites of a real federation; 1 in a simulation."""
     return _axis_size(SITES, 1)
+
+
+def has_secure_sums() -> bool:
+    """Returns whether the server of a real federation learns averages as sums only."""
+    return _axis_size(SECURE, 0) > 0
 
 
 def _axis_size(axis: str, default: int) -> int:

@@ -196,14 +196,19 @@ def _sums(
     stacked: PyTree, weights: Float[Array, "V"], groups: Int[Array, "V"], count: int
 ) -> tuple[PyTree, Float[Array, "C"]]:
     """Returns each group's weighted sum over all devices, and its sum of weights."""
+    if clients.has_secure_sums() and count == 1:
+        # The server learns nothing but the sums.
+        terms = (stacked, jnp.ones(len(weights)))
+        shares = jax.tree.map(partial(_shares, weights), terms)
+        return jax.tree.map(lambda x: lax.psum(x, SITES), shares)
     if clients.num_sites() > 1:
-        stacked, weights, groups = gather((stacked, weights, groups))
+        stacked, weights = gather((stacked, weights))
+        groups = gather(groups) if count > 1 else jnp.zeros(len(weights), int)
     stacked = (stacked, jnp.ones(len(weights)))
     if platform() != "cpu":
 
         def add_up(x: Shaped[Array, "V *S"]) -> Shaped[Array, "C *S"]:
-            by_row = clients.column(weights, x.ndim)
-            shares = jnp.where(by_row != 0, x * by_row, 0)
+            shares = _shares(weights, x)
             if count == 1:
                 return shares.sum(axis=0, keepdims=True)
             return jax.ops.segment_sum(shares, groups, num_segments=count)
@@ -242,6 +247,12 @@ def _sums(
         sums = lax.ppermute(add_there(device, sums), AXIS, pairs)
     sums = add_there(last, sums)
     return unravel(lax.psum(jnp.where(number == last, sums, 0), AXIS))
+
+
+def _shares(weights, x):
+    """Multiplies rows [V, ...] by their weights; rows without weight may be NaN."""
+    by_row = clients.column(weights, x.ndim)
+    return jnp.where(by_row != 0, x * by_row, 0)
 
 
 def rows_on_this_device(all_rows: PyTree, count: int) -> PyTree:

@@ -108,6 +108,9 @@ apart."""
 SITES = "site"
 """The axis of a real federation, whose sites hold one client each. It is bound only
 while `fcjax.deploy.cut` traces a method. No array has this axis."""
+SECURE = "secure sums"
+"""An axis without arrays, bound besides `SITES` if the server learns averages as sums
+only."""
 SERVER, CLIENTS = P("run"), P("run", AXIS)
 """The partition specs of arrays with one entry per run, and per run and client."""
 STATE = State(SERVER, CLIENTS)

@@ -27,11 +27,11 @@ def run(step, common, state, each):
     return step.server(common, state, uploads), [x[2] for x in answers]
 
 
-def both(fn, common, state, own):
+def both(fn, common, state, own, *, secure=False):
     """Returns the results of `fn` for all clients at once, and cut for each client."""
     count = len(jax.tree.leaves(own)[0])
     each = [jax.tree.map(lambda x, i=i: x[i : i + 1], own) for i in range(count)]
-    step = cut(fn, count, common, state, each[0])
+    step = cut(fn, count, common, state, each[0], secure=secure)
     first, second = run(step, common, state, each)
     stacked = jax.tree.map(lambda *x: jnp.concatenate(x), *second)
     return fn(common, state, own), (first, stacked), step
@@ -52,8 +52,27 @@ def test_a_mean_takes_one_phase_and_uploads_rows_and_weights():
     assert_same(whole, parts)
     (phase,) = step.phases
     assert phase.down == phase.memory == ()
-    # A row, its weight, and the group of the row.
-    assert step.bytes_of(phase.up) == 8 + 4 + 4
+    assert phase.sums == (False, False)
+    assert step.bytes_of(phase.up) == 8 + 4  # a row and its weight
+
+
+def test_a_secure_mean_uploads_weighted_rows_of_which_the_server_needs_the_sum():
+    def fn(common, state, x):
+        mean = server.weighted_mean({"w": x}, x[:, 0])  # the last weight is 0
+        return mean["w"] + state + server.gather(x[:, 1]).sum(), x * 2
+
+    whole, parts, step = both(fn, (), jnp.float32(10), X, secure=True)
+    np.testing.assert_allclose(whole[0], parts[0], rtol=1e-6)
+    (phase,) = step.phases
+    assert phase.sums == (True, True, False)
+    up, _, _ = step.client(0, (), X[1:2], jnp.int32(1), [], [])
+    np.testing.assert_array_equal(up[0], [[9.0, 15.0]])  # 3 * (3, 5)
+    # A sum in place of one row, and zeros in place of the others.
+    total = jnp.array([[10.0, 17.0], [0.0, 0.0], [0.0, 0.0]])
+    weights, rows = jnp.array([4.0, 0.0, 0.0]), X[:, 1]
+    np.testing.assert_allclose(
+        step.server((), jnp.float32(10), [[total, weights, rows]]), whole[0], rtol=1e-6
+    )
 
 
 def test_an_upload_that_needs_a_download_of_an_upload_begins_a_phase():

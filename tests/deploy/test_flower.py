@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 import fcjax
 from fcjax.data.dataset import scaled
 from fcjax.deploy import app, flower
-from fcjax.methods import KFed
+from fcjax.methods import ExactKMeans, KFed
 from fcjax.sweep.experiment import prepare
 from fcjax.sweep.plan import Task
 
@@ -141,10 +141,22 @@ def wait_for(log, text, seconds=60):
     not (shutil.which("openssl") and shutil.which("ssh-keygen")),
     reason="needs openssl and ssh-keygen",
 )
-def test_three_sites_with_tls_have_the_bits_of_the_simulation(tmp_path):
-    task = Task.of(KFed, dataset="digits", limit=120, clients=(SITES,), p=(0.25,))
+@pytest.mark.parametrize(
+    ("method", "secure"),
+    [
+        (KFed(), False),
+        pytest.param(ExactKMeans(num_rounds=2), True, marks=pytest.mark.nightly),
+    ],
+)
+def test_three_sites_with_tls_have_the_result_of_the_simulation(
+    method, secure, tmp_path
+):
+    task = Task(method).replace(
+        dataset="digits", limit=120, clients=(SITES,), p=(0.25,)
+    )
     experiment = prepare(task, in_memory=True)
     content = app.app_of(experiment)
+    content = content._replace(plan=dataclasses.replace(content.plan, secure=secure))
     app.write(content, tmp_path / "federation")
     rows = experiment.batches[0].partitions[0].clients
     dataset = experiment.dataset
@@ -177,7 +189,8 @@ def test_three_sites_with_tls_have_the_bits_of_the_simulation(tmp_path):
         for _, log in nodes:
             wait_for(log, "SuperNode ID")
         output = here.do(
-            f"flwr run federation here --stream --run-config out='{tmp_path}/results'"
+            f"flwr run federation here --stream --run-config out='{tmp_path}/results'",
+            timeout=900,
         )
         assert stranger.wait(60) != 0
         assert (
@@ -190,10 +203,11 @@ def test_three_sites_with_tls_have_the_bits_of_the_simulation(tmp_path):
 
     assert "the plan needs examples of shape (8, 8, 1)" in output
     assert "results: " in output, output
-    simulated = fcjax.run(KFed(), dataset, split=fcjax.Split(clients=SITES, p=0.25))[0]
+    simulated = fcjax.run(method, dataset, split=fcjax.Split(clients=SITES, p=0.25))[0]
     result = fcjax.open(tmp_path / "results")[0]
     for name, weights in simulated.model.weights.items():
-        np.testing.assert_array_equal(result.model.weights[name], weights)
+        found, error = result.model.weights[name], 1e-5 if secure else 0
+        np.testing.assert_allclose(found, weights, rtol=0, atol=error)
     for site, of_site in enumerate(rows):
         table = pd.read_csv(tmp_path / f"out{site}" / "assignments.csv")
         np.testing.assert_array_equal(table["cluster"], simulated.labels_[of_site])

@@ -74,7 +74,6 @@ class Both:
         (KFed, {}),
         (FFCM, {"num_rounds": 2}),
         (CCFC, {"preset": "smoke", "pretrain_rounds": 1}),
-        pytest.param(FedMCC, {"preset": "smoke"}, marks=pytest.mark.nightly),
     ],
 )
 def test_a_federation_has_the_bits_of_the_simulation(method, settings):
