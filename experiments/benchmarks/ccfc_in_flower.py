@@ -45,15 +45,16 @@ class Strategy(FedAvg):
             if reply.has_error():
                 raise RuntimeError(f"a client failed: {reply.error.reason}")
         arrays, metrics = super().aggregate_train(server_round, replies)
-        self.report(metrics["loss"])
+        assert metrics is not None
+        self.report(metrics["loss"])  # pyright: ignore[reportArgumentType]
         return arrays, metrics
 
 
 def mean_loss(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
     """Returns the mean loss of the clients, without weights."""
     del weighted_by
-    losses = [content["metrics"]["loss"] for content in contents]
-    return MetricRecord({"loss": sum(losses) / len(losses)})
+    losses = [content.metric_records["metrics"]["loss"] for content in contents]
+    return MetricRecord({"loss": float(np.mean(losses))})
 
 
 def client_app(path: Path) -> ClientApp:
