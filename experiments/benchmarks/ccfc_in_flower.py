@@ -10,6 +10,7 @@ a new Adam optimizer, so that no state of the clients is stored or sent.
 import os
 from pathlib import Path
 
+import numpy as np
 from flwr.app import (
     ArrayRecord,
     Context,
