@@ -36,6 +36,7 @@ from fcjax.data import Scaling, Source, load
 from fcjax.data.dataset import scaled
 from fcjax.deploy import app, secure
 from fcjax.deploy.app import App
+from fcjax.deploy.cut import CLIENT
 from fcjax.deploy.outcome import Outcome, Tally
 from fcjax.deploy.parties import Done, Memory, Server, Site, check_arrays
 from fcjax.parallel.exact import take_cores
@@ -424,7 +425,7 @@ class Federation:
             start=start and start[0],
             on_step=on_step,
         )
-        tallies = self.end(server.final(done))
+        tallies = self.end(server, done)
         total = sum(self.examples.values())
         print(outcome.finish(server.program, done, tallies, self.columns, total))
 
@@ -566,9 +567,12 @@ class Federation:
             found[sites[node]] = [next(terms if x else clear) for x in sums]
         return found
 
-    def end(self, down: list[np.ndarray]) -> dict[int, Tally]:
+    def end(self, server: Server, done: Done) -> dict[int, Tally]:
         """Asks all sites to assign their examples, and returns their sums."""
         self.join()
+        parts, down = server.program.cut(("assign", 0)), server.final(done)
+        _, embedding = parts.outputs[CLIENT]
+        size = (self.plan.clusters, parts.shapes[embedding].shape[-1])
         request = {"digest": self.plan.digest, "federation": self.federation}
         content = content_of(request, down, self.columns)
         sites = {node: site for site, node in self.nodes.items()}
@@ -576,7 +580,9 @@ class Federation:
         for node, reply in self.send("evaluate.end", [*sites], content).items():
             try:
                 _, arrays, _ = parts_of_reply(reply)
-                tallies[sites[node]] = Tally(*arrays)
+                tally = Tally(*arrays)
+                tally.check(*size)
+                tallies[sites[node]] = tally
             except (ValueError, KeyError, TypeError) as error:
                 print(f"site {sites[node]} has no clusters: {error}")
         return tallies

@@ -83,6 +83,28 @@ class Tally(NamedTuple):
         sums = members.astype(np.float64) @ embedding[known]
         return cls(members.sum(axis=1), sums, classes)
 
+    def check(self, num_clusters: int, num_features: int) -> None:
+        """Checks the sums of another party.
+
+        Args:
+            num_clusters: K.
+            num_features: D.
+
+        Raises:
+            ValueError: an array has another shape, or a number is negative or not
+                finite.
+        """
+        shapes = (self.counts.shape, self.embeddings.shape, self.classes.shape[:1])
+        expected = ((num_clusters,), (num_clusters, num_features), (num_clusters,))
+        is_small = self.classes.ndim == 2 and self.classes.shape[1] <= MAX_CLASSES
+        if shapes != expected or not is_small:
+            raise ValueError(f"its sums have shapes {shapes} instead of {expected}")
+        whole = all(x.dtype.kind in "iu" for x in (self.counts, self.classes))
+        if not whole or min(self.counts.min(), self.classes.min(initial=0)) < 0:
+            raise ValueError("its numbers of examples are not whole numbers from 0")
+        if not np.isfinite(self.embeddings).all():
+            raise ValueError("its sums are not finite")
+
 
 class Outcome:
     """Writes the results folder of a federation.
@@ -269,6 +291,7 @@ class Outcome:
         }
         store.write_environment(folder.directory, [{**environment(), "seconds": None}])
         folder.add_rows([{**row, **point}])
+        self.state_path.unlink(missing_ok=True)
         shown = ", ".join(f"{k} {cells[k]:.3f}" for k in SCORES if cells[k] is not None)
         return f"results: {folder.directory} {shown}"
 

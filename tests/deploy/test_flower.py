@@ -18,6 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 import fcjax
 from fcjax.data.dataset import scaled
 from fcjax.deploy import app, flower
+from fcjax.deploy.outcome import Tally
 from fcjax.methods import ExactKMeans, KFed
 from fcjax.sweep.experiment import prepare
 from fcjax.sweep.plan import Task
@@ -160,6 +161,7 @@ def test_three_sites_with_tls_have_the_result_of_the_simulation(
     app.write(content, tmp_path / "federation")
     rows = experiment.batches[0].partitions[0].clients
     dataset = experiment.dataset
+    assert dataset.labels is not None
     for site, of_site in enumerate(rows):
         x, y = dataset.examples[of_site], dataset.labels[of_site]
         np.savez(tmp_path / f"data{site}.npz", x=x, y=y)
@@ -239,6 +241,23 @@ def test_a_pickle_in_a_message_is_not_opened():
     array.data = stream.getvalue()
     with pytest.raises(ValueError, match=r"a message is malformed: .*allow_pickle"):
         flower.parts_of(RecordDict({"request": ConfigRecord({}), "arrays": record}))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"counts": np.array([1])}, "its sums have shapes"),
+        ({"classes": np.zeros((2, 20_000), int)}, "its sums have shapes"),
+        ({"counts": np.array([-1, 4])}, "are not whole numbers from 0"),
+        ({"classes": np.full((2, 1), 0.5)}, "are not whole numbers from 0"),
+        ({"embeddings": np.full((2, 3), np.inf)}, "its sums are not finite"),
+    ],
+)
+def test_sums_of_a_site_that_cannot_be_are_refused(change, line):
+    tally = Tally(np.array([1, 2]), np.ones((2, 3)), np.zeros((2, 0), int))
+    tally.check(2, 3)
+    with pytest.raises(ValueError, match=line):
+        tally._replace(**change).check(2, 3)
 
 
 # --- Scaling of columns
