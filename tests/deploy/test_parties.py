@@ -73,6 +73,7 @@ class Both:
     ("method", "settings"),
     [
         (ExactKMeans, {"num_rounds": 3}),
+        (ExactKMeans, {"num_rounds": 3, "p": (), "alpha": (1.0,)}),  # sizes differ
         (KFed, {}),
         (FFCM, {"num_rounds": 2}),
         (CCFC, {"preset": "smoke", "pretrain_rounds": 1}),
