@@ -43,8 +43,8 @@ NAME      a method, see `fcjax --help`
 RUN       the results folder of a finished run, whose settings the app gets
 FLAGS     the flags of the method, see `fcjax NAME --help`
 
-Example: fcjax deploy exact-km-run --to app
-         fcjax deploy ccfc --dataset digits --clients 3 --seed 0 --to app"""
+Example: fcjax deploy runs/trial --to federation
+         fcjax deploy ccfc --dataset digits --clients 3 --seed 0 --to federation"""
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def main() -> None:
         if not {arg.partition("=")[0] for arg in args} & {"--to", "-h", "--help"}:
             exit_with_error(
                 "deploy needs a method or a run, and --to FOLDER, for example: fcjax "
-                "deploy runs/my-run --to app"
+                "deploy runs/trial --to federation"
             )
         if args[0].replace("_", "-") in SCRIPTS:
             name, *args = args

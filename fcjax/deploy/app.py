@@ -80,13 +80,15 @@ README = """# {title}
 
 A Flower app for {clients} sites. The guide is docs/guides/federation.md of fcjax.
 
+On the server, with SUPERLINK from Flower's config.toml:
+
     flwr run . SUPERLINK --stream
 
 Every site starts its SuperNode with its number and its data:
 
     flower-supernode --superlink HOST:PORT --root-certificates ca.crt \\
-      --auth-supernode-private-key site0.key \\
-      --node-config 'site=0 data="/data/site0.npz" out="/data/site0"'
+      --auth-supernode-private-key site0 \\
+      --node-config 'site=0 data="/data/scans.npz" out="/data/federation"'
 """
 
 
@@ -189,6 +191,7 @@ def app_of_run(run: Run) -> App:
         )
     flags = {**command["flags"], "dataset": folder.config["dataset"]}
     flags |= {name: (value,) for name, value in run.params.items()}
+    flags.pop("natural", None)  # `Split.resolve` sets it, and counts the clients
     task = Task.of(names[command["method"]], **flags)
     source = dataclasses.replace(task.source, data_dir=folder.source().data_dir)
     task = dataclasses.replace(task, source=source)

@@ -19,7 +19,8 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,21 +99,39 @@ def prepare_jax() -> None:
     enable_compilation_cache()
 
 
-def answer(message: Message, compute: Any) -> Message:
-    """Answers a request; an error becomes one line for the server.
+def answer(message: Message, compute: Callable[[], RecordDict]) -> Message:
+    """Answers a request.
 
     Args:
         message: the request.
-        compute: () -> the content of the answer. It may raise a ValueError.
+        compute: () -> the content of the answer, see `content_or_problem`.
 
     Returns:
         The answer.
     """
+    return Message(content_or_problem(compute), reply_to=message)
+
+
+def content_or_problem(compute: Callable[[], RecordDict]) -> RecordDict:
+    """Computes the content of an answer; an error becomes one line for the server.
+
+    A ValueError of fcjax has no values of the data, so its text is sent. Flower would
+    send the text of any other error, which may have values or names of files.
+
+    Args:
+        compute: () -> the content.
+
+    Returns:
+        The content, or the problem.
+    """
     try:
-        content = compute()
+        return compute()
     except ValueError as error:
-        content = RecordDict({REQUEST: ConfigRecord({"problem": str(error)})})
-    return Message(content, reply_to=message)
+        problem = str(error)
+    except Exception as error:
+        traceback.print_exc()
+        problem = f"it failed with {type(error).__name__}; its log says why"
+    return RecordDict({REQUEST: ConfigRecord({"problem": problem})})
 
 
 class LocalSite:
@@ -163,6 +182,7 @@ class LocalSite:
         """Answers who the site is, with statistics of its columns."""
         x = self.dataset.examples
         site = Site(self.plan, self.number, x)  # checks the examples
+        self._check_folder()
         request = {
             "site": site.number,
             "digest": self.plan.digest,
@@ -172,6 +192,18 @@ class LocalSite:
         if self._is_scaled:
             columns = statistics(x, self.content.source["scale_columns"])
         return content_of(request, columns)
+
+    def _check_folder(self) -> None:
+        """Creates the folder of the site, before the first step needs it."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            print(f"site {self.number} cannot write to out: {error}", file=sys.stderr)
+            raise ValueError(
+                f"site {self.number} cannot write to its folder `out`; its log says why"
+            ) from None
 
     def step(self, message: Message) -> RecordDict:
         """Answers a request of a step."""
@@ -458,6 +490,7 @@ class Federation:
         """
         alive = {*self.grid.get_node_ids()}
         self.nodes = {site: x for site, x in self.nodes.items() if x in alive}
+        self.refused &= alive  # a node that was started again is asked again
         known = {*self.nodes.values()} | self.refused | {*self.joining.values()}
         self.joining |= self.push("query.join", [*(alive - known)], RecordDict())
         found = {}

@@ -6,8 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+import fcjax
 from fcjax import engine
 from fcjax.algorithms.rounds import evaluation_schedule
+from fcjax.data import Dataset
 from fcjax.deploy import app
 from fcjax.deploy.parties import Memory, Program, Server, Site
 from fcjax.methods import CCFC, FFCM, ExactKMeans, FedMCC, KFed, KMeans
@@ -71,6 +73,7 @@ class Both:
     ("method", "settings"),
     [
         (ExactKMeans, {"num_rounds": 3}),
+        (ExactKMeans, {"num_rounds": 3, "p": (), "alpha": (1.0,)}),  # sizes differ
         (KFed, {}),
         (FFCM, {"num_rounds": 2}),
         (CCFC, {"preset": "smoke", "pretrain_rounds": 1}),
@@ -220,6 +223,14 @@ def test_what_cannot_be_deployed_is_refused(method, settings, line):
     settings = {"dataset": "digits", "clients": (3,), "p": (0.25,), **settings}
     with pytest.raises(ValueError, match=line):
         app.app_of(prepare(Task.of(method, **settings), in_memory=True))
+
+
+def test_the_app_of_a_run_has_the_natural_clients_of_its_data():
+    x = np.random.default_rng(0).random((30, 4), np.float32)
+    dataset = Dataset("rows", x, None, clients=np.repeat([0, 1, 2], 10))
+    run = fcjax.run(ExactKMeans(num_rounds=2), dataset, split=fcjax.Split(clusters=2))
+    plan = app.app_of_run(run[0]).plan
+    assert (plan.clients, plan.clusters, plan.shape) == (3, 2, (4,))
 
 
 def test_a_plan_file_has_the_plan(tmp_path):
