@@ -9,13 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
 import fcjax
 from fcjax.data.dataset import scaled
@@ -314,22 +312,3 @@ def test_a_site_that_cannot_write_its_folder_says_so_when_it_joins(tmp_path):
     site = flower.LocalSite(content, context)
     with pytest.raises(ValueError, match="site 0 cannot write to its folder `out`"):
         site.join()
-
-
-def test_a_refused_node_is_asked_again_after_it_was_away():
-    task = Task.of(KFed, dataset="digits", limit=60, clients=(2,), p=(0.0,))
-    content = app.app_of(prepare(task, in_memory=True))
-    problem = RecordDict({"request": ConfigRecord({"problem": "other data"})})
-    reply = Mock(Message, content=problem, has_error=lambda: False)
-    options = {"out": "x", "at-least": 2, "timeout": 1, "wait": 1}
-    federation = flower.Federation(content, Mock(Grid), options)
-    asked = []
-    federation.push = lambda kind, nodes, content: {str(x): x for x in nodes}
-    federation.pull = lambda waiting: {
-        asked.append(node) or node: reply
-        for node in [waiting.pop(x) for x in [*waiting]]
-    }
-    for alive in ([7], [7], [], [7], [7]):
-        federation.grid.get_node_ids = lambda alive=alive: alive
-        federation.join()
-    assert asked == [7, 7]
