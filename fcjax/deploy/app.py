@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fcjax import __version__
-from fcjax.data.source import Source
+from fcjax.data.source import Source, short_name
 from fcjax.data.sources import Loaded, load_source
 from fcjax.deploy.parties import Plan, Program
 from fcjax.methods import SCRIPTS
@@ -151,6 +151,7 @@ def app_of(experiment: Experiment) -> App:
             ).items()
         },
         traced=tuple(batch.traced),
+        data=short_name(task.source.dataset),
         seed=int(point["seed"]),
         precision=task.options.precision or "highest",
         evaluate_every=task.options.evaluate_every or batch.method.evaluate_every,

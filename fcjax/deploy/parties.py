@@ -60,6 +60,8 @@ class Plan:
     """The value of every setting of the method."""
     traced: tuple[str, ...] = ()
     """The settings that are inputs of the compiled programs, as in a grid."""
+    data: str = ""
+    """The name of the simulated data set. Some methods choose their views by it."""
     seed: int = 0
     """The random seed."""
     precision: str = "highest"
@@ -113,8 +115,8 @@ class Plan:
         """
         example = np.zeros((1, *self.shape), self.dtype)
         problem = Problem(
-            data="",
-            dataset=Dataset("", example, None),
+            data=self.data,
+            dataset=Dataset(self.data, example, None),
             num_clients=self.clients,
             num_clusters=self.clusters,
             examples_per_client=1,
@@ -196,7 +198,7 @@ class Program:
         now = jax.tree.map(lambda x: x[0], at.federations.now)
         return plan.hyper, at.keys[0], now, jnp.asarray(present)
 
-    def _functions(self, kind: tuple[str, int]) -> Callable:
+    def _function(self, kind: tuple[str, int]) -> Callable:
         """Returns the step of a kind as a function for `cut`."""
         name, index = kind
 
@@ -228,7 +230,6 @@ class Program:
         return "round" if position.round else "begin", position.stage
 
     def _cut(self, kind: tuple[str, int]) -> Step:
-        name, index = kind
         server, own = self.state_shapes(kind)
         shapes = jax.eval_shape(
             lambda: (self.data_shapes(), self.common(None, self.nobody()))
@@ -236,7 +237,7 @@ class Program:
         data, common = shapes
         with jax.default_matmul_precision(self.plan.precision):
             return cut(
-                self._functions((name, index)),
+                self._function(kind),
                 *(self.plan.clients, common, server, (data, own)),
                 secure=self.plan.secure,
             )

@@ -241,6 +241,7 @@ def test_a_plan_file_has_the_plan(tmp_path):
         again = app.read(tmp_path / "app" / "plan.toml")
         assert again.plan.digest == content.plan.digest
         assert again.point == content.point
+        assert again.plan.data == "digits"  # methods choose their views by it
     (tmp_path / "plan.toml").write_text("x = 1")
     with pytest.raises(ValueError, match=r"plan.toml is not a plan of fcjax"):
         app.read(tmp_path / "plan.toml")
