@@ -48,7 +48,7 @@ class Operation(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """What crosses in a phase, as numbers of values."""
+    """The downloads, uploads and stored values of one phase, by their numbers."""
 
     down: tuple[int, ...]
     """Values that each client downloads before it computes."""
@@ -231,7 +231,7 @@ def cut(
         of_place[place] = jax.tree.unflatten(structure, numbers)
     first, second = jax.tree.unflatten(jax.tree.structure(shapes), outputs)
     step = Step(
-        tuple(program.operations),
+        needed(program.operations, outputs),
         program.constants,
         of_place,
         {SERVER: first, CLIENT: second},
@@ -268,6 +268,26 @@ def exchanges(
         for op in operations
         if op.exchange in UPLOADS and places[op.results[0]][1] == phase
     ]
+
+
+def needed(
+    operations: Sequence[Operation], results: Sequence[int]
+) -> tuple[Operation, ...]:
+    """Returns the operations on which results depend, so that nothing else is uploaded.
+
+    Args:
+        operations: the operations of a step.
+        results: the numbers of the results.
+
+    Returns:
+        The operations in their order.
+    """
+    wanted, kept = {*results}, []
+    for op in reversed(operations):
+        if wanted & {*op.results}:
+            kept.append(op)
+            wanted |= {*op.operands}
+    return tuple(reversed(kept))
 
 
 class _Flattened:

@@ -4,14 +4,14 @@ Flower starts both programs, and carries their messages. Messages are arrays and
 numbers, never code. The server sends three kinds of requests:
 
 query.join     A site tells its number, the digest of its plan, the number of its
-               examples and, for feature vectors, four statistics of each column.
+               examples and, for feature vectors, statistics of each column.
 train.step     A site does its part of a step, see `fcjax.deploy.parties`.
 evaluate.end   A site assigns its examples to clusters. It writes its own file, and
                answers with sums: examples per cluster and class, and the sum of the
                embeddings of each cluster.
 
-What a site needs for the next request is in its own folder. So a site can be stopped at
-any time and started again. The server saves its state after each step.
+A site stores its state in its own folder, so it can be stopped at any time and started
+again. The server saves its state after each step.
 """
 
 import itertools
@@ -21,6 +21,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from flwr.serverapp import Grid, ServerApp
 
-from fcjax.data import Scaling, Source, load
+from fcjax.data import Dataset, Scaling, Source, load
 from fcjax.data.dataset import scaled
 from fcjax.deploy import app, secure
 from fcjax.deploy.app import App
@@ -142,9 +143,7 @@ class LocalSite:
         context: Flower's context of the SuperNode.
 
     Raises:
-        ValueError: the node configuration or the data is wrong. The line has no value
-            of the data, because it is sent to the server. The log of the site has the
-            whole line.
+        ValueError: the node configuration has no number or no data.
     """
 
     def __init__(self, content: App, context: Context):
@@ -161,13 +160,26 @@ class LocalSite:
         default = f"{tempfile.gettempdir()}/fcjax-{self.plan.digest}-{self.number}"
         self.folder = Path(str(config.pop("out", default)))
         settings = content.source | {"scale_columns": "none", "dataset": config["data"]}
-        config.pop("data")
-        for name, value in config.items():
-            settings[name] = value
+        settings |= {k: x for k, x in config.items() if k != "data"}
+        self._settings = settings
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The data of the site, read when a request needs it.
+
+        Returns:
+            The data set, without scaling.
+
+        Raises:
+            ValueError: the data cannot be read. The line has no value of the data,
+                because it is sent to the server. The log of the site has the whole
+                line.
+        """
+        settings = dict(self._settings)
         try:
             for name in ("image_shape", "drop_columns"):
                 settings[name] = tuple(settings.get(name, ()))
-            self.dataset = load(Source(**settings))
+            return load(Source(**settings))
         except (ValueError, TypeError, OSError) as error:
             print(f"site {self.number} cannot read its data: {error}", file=sys.stderr)
             raise ValueError(
@@ -222,10 +234,8 @@ class LocalSite:
 
     def terms(self) -> list[np.ndarray]:
         """Returns the terms of the last step for a secure sum."""
-        with np.load(self._path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        arrays.pop("federation")
-        return Memory.from_arrays(arrays).terms
+        memory, _ = self._read()
+        return memory.terms
 
     def end(self, message: Message) -> RecordDict:
         """Assigns the examples of the site, and answers with sums."""
@@ -262,11 +272,14 @@ class LocalSite:
     def _load(self, federation: str) -> Memory:
         if not self._path.exists():
             return Memory()
+        memory, owner = self._read()
+        return memory if owner == federation else Memory()
+
+    def _read(self) -> tuple[Memory, str]:
+        """Reads the stored memory, and the name of its federation."""
         with np.load(self._path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        if str(arrays.pop("federation")) != federation:
-            return Memory()
-        return Memory.from_arrays(arrays)
+        return Memory.from_arrays(arrays), str(arrays["federation"])
 
     def _save(self, memory: Memory, federation: str) -> None:
         arrays = memory.to_arrays() | {"federation": np.array(federation)}

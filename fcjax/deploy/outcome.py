@@ -16,7 +16,6 @@ from fcjax import metrics
 from fcjax.data import Scaling
 from fcjax.deploy.app import App
 from fcjax.deploy.parties import Done, Program
-from fcjax.engine import Position
 from fcjax.federated.kmeans import heterogeneity
 from fcjax.federated.server import total_bytes
 from fcjax.results import exported, store
@@ -216,7 +215,7 @@ class Outcome:
             row |= dict.fromkeys((*ROUND_SCORES, *IN_USE))
             row |= {"seconds": round_off(seconds)}
             row |= {"sent_bytes": done.sent, "received_bytes": done.received}
-            self.folder.add_history(Position(position.stage, position.round), [row])
+            self.folder.add_history(position, [row])
             text += f", loss {row['loss']:.4g}"
         return f"{text}, {seconds:.1f} s"
 

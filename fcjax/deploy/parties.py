@@ -23,7 +23,7 @@ from fcjax import __version__
 from fcjax.algorithms.rounds import EvaluationSchedule
 from fcjax.data import Dataset
 from fcjax.deploy.cut import CLIENT, Step, cut
-from fcjax.engine import at_round
+from fcjax.engine import Position, at_round
 from fcjax.methods.base import Method, Problem
 from fcjax.parallel.exact import compiler_options
 from fcjax.parallel.mesh import num_bytes, platform
@@ -34,7 +34,7 @@ from fcjax.types import FederatedClustering, Federation, Grid, PyTree, Stage, St
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What all parties of a federation agree on.
+    """The settings that the server and all sites of a federation share.
 
     Examples:
         >>> plan = Plan(
@@ -126,15 +126,6 @@ class Plan:
         return self.method_class.algorithm(settings, problem)
 
 
-class Position(NamedTuple):
-    """One step of a federation."""
-
-    stage: int
-    """Index of the stage."""
-    round: int
-    """Number of the round in its stage, from 1; 0 for the beginning of the stage."""
-
-
 class Program:
     """The steps of a plan, cut for a server or for a site.
 
@@ -153,7 +144,8 @@ class Program:
             for index, stage in enumerate(self.stages)
             for number in range(stage.num_rounds + 1)
         ]
-        """All steps in order. A stage that ends early skips some of its rounds."""
+        """All steps in order. Round 0 is the beginning of a stage. A stage that ends
+        early skips some of its rounds."""
         self.cut = cache(self._cut)
         self.client_part, self.server_part = (
             cache(self._client_part),
@@ -167,7 +159,8 @@ class Program:
 
     def round_of(self, position: Position) -> int:
         """Returns the number of a round over all stages, from 0."""
-        return self._before[position.stage] + max(0, position.round - 1)
+        number = self._before[position.stage] + max(0, position.round - 1)
+        return min(number, self.num_rounds - 1)  # the last stage may have no round
 
     def common(self, position: Position | None, present: np.ndarray) -> PyTree:
         """Returns the values that all parties know.
@@ -320,7 +313,7 @@ def data_of(pool: Any, num_clusters: int) -> tuple:
 
 @dataclasses.dataclass
 class Memory:
-    """What a site remembers between two requests.
+    """The state that a site keeps between two requests.
 
     Examples:
         >>> Memory.from_arrays(Memory(rounds=[0, 1]).to_arrays()).rounds

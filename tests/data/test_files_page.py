@@ -42,7 +42,7 @@ REFUSED = "refused: "
 
 
 class Truth(NamedTuple):
-    """What a file means: examples before scaling, classes and clients."""
+    """The content of a file: examples before scaling, classes and clients."""
 
     examples: Any
     classes: list[int] | None = None

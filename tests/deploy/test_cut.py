@@ -130,6 +130,16 @@ def test_a_download_is_the_smaller_of_a_value_and_its_copies():
     assert step.bytes_of(step.phases[0].down) == 8
 
 
+def test_an_upload_that_nobody_reads_is_not_sent():
+    def fn(common, state, x):
+        server.gather(x)
+        return server.gather(x.sum(axis=1)).sum(), x
+
+    whole, parts, step = both(fn, (), (), X)
+    assert_same(whole, parts)
+    assert step.bytes_of(step.phases[0].up) == 4
+
+
 def test_a_server_that_reads_examples_cannot_be_cut():
     def fn(common, state, x):
         return x.sum() + state, x
