@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fcjax.api import fit as fit
     from fcjax.api import open, run
     from fcjax.data.split import Split
+    from fcjax.privacy.guarantee import Privacy
     from fcjax.results.results import Results, Run
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Federation",
     "Grid",
     "Network",
+    "Privacy",
     "Results",
     "Run",
     "Split",
@@ -40,11 +42,12 @@ __version__ = "0.1.0"
 LAZY = {
     **dict.fromkeys(("fit", "open", "run"), "fcjax.api"),
     **dict.fromkeys(("Results", "Run"), "fcjax.results.results"),
+    "Privacy": "fcjax.privacy.guarantee",
     "Split": "fcjax.data.split",
 }
 """Names that are imported at their first use, and their modules. This keeps the import
 of a loss or a metric fast."""
-SUBPACKAGES = ("cluster", "data", "losses", "methods", "metrics", "nn")
+SUBPACKAGES = ("cluster", "data", "losses", "methods", "metrics", "nn", "privacy")
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ from fcjax.data.source import ARRAY, Source
 from fcjax.data.sources import Loaded, load_source
 from fcjax.data.split import Split
 from fcjax.methods import Method
+from fcjax.privacy.guarantee import Privacy
 from fcjax.results.results import Results, Run
 from fcjax.results.store import read
 from fcjax.settings import as_tuple, given
@@ -39,6 +40,7 @@ def run(
     *,
     clients: Any = None,
     split: Split | None = None,
+    privacy: Privacy | None = None,
     num_clusters: int | Sequence[int] | None = None,
     seeds: int | Sequence[int] = 1,
     out: str | Path | None = None,
@@ -64,6 +66,8 @@ def run(
         split: the partition of the examples. By default there are ten clients. Their
             heterogeneity is p = 0.25 for data with labels. Data without labels are
             partitioned at random.
+        privacy: differential privacy; several epsilons span the grid. None adds no
+            noise.
         num_clusters: K; None uses the number of classes of a data set with labels.
         seeds: the number of seeds, counted from 0, or the seeds.
         out: the results folder. Several methods get a subfolder each. None keeps all
@@ -144,7 +148,7 @@ def run(
         if out is not None:
             place = Path(out) / method.full_name() if len(methods) > 1 else Path(out)
             method_options = dataclasses.replace(options, out=place)
-        task = Task(method, source, split, method_options)
+        task = Task(method, source, split, method_options, privacy or Privacy())
         experiments.append(prepare(task, load, natural=natural, in_memory=out is None))
     for experiment in experiments:
         method = experiment.task.method

@@ -28,6 +28,8 @@ from fcjax.cluster import assign_nearest, fuzzy_lloyd, kmeans, lloyd
 from fcjax.data.augment import client_rows, row_reader
 from fcjax.federated import clients, server
 from fcjax.federated.kmeans import Clusters, KMeans, Read, no_clusters
+from fcjax.privacy.guarantee import noise_in
+from fcjax.privacy.kmeans import PrivateKMeans
 from fcjax.ragged import Ragged
 from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, Stage, State
 
@@ -193,6 +195,10 @@ def exact_cmeans(
 
     # All examples as rows would be a second copy of the data set.
     options = {"fuzzifier": fuzzifier, "tolerance": tolerance, "read": read}
+    if noise := noise_in(settings):
+        del options["tolerance"]
+        private = PrivateKMeans(points, num_clusters, **options, **noise.kmeans())
+        return FederatedClustering(init, (private.stage("cluster"),), embed, assign)
     kmeans = KMeans(points, num_clusters, keep=False, **options)
     stage = kmeans.stage("cluster", settings.num_rounds)
     return FederatedClustering(init, (stage,), embed, assign)

@@ -48,6 +48,7 @@ from fcjax.data.split import Split
 from fcjax.methods import Method, Script, script_with
 from fcjax.settings import default, given, kind_of, shown
 from fcjax.sweep.experiment import script_of
+from fcjax.privacy.guarantee import Privacy
 from fcjax.sweep.options import Options
 from fcjax.sweep.plan import Task
 from fcjax.sweep.processes import Processes
@@ -198,6 +199,7 @@ def arguments_of(script: Script) -> type:
         "method": settings,
         "data": Source,
         "clients": split_of(first),
+        "privacy": Privacy,
         "run": Options,
         "processes": Processes,
     }
@@ -301,7 +303,7 @@ def tasks(script: Script, values: Any) -> list[Task]:
         if len(methods) > 1 and options.out is not None:
             out = options.out / method.full_name()
             options = dataclasses.replace(options, out=out)
-        result.append(Task(method, values.data, values.clients, options))
+        result.append(Task(method, values.data, values.clients, options, values.privacy))
     return result
 
 

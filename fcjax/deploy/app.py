@@ -138,6 +138,10 @@ def app_of(experiment: Experiment) -> App:
         if not batch.method.sees_all:
             reason = "its clients have no common model"
         raise ValueError(f"{batch.method.name} cannot be deployed, because {reason}")
+    if task.privacy.epsilon:
+        raise ValueError(
+            "`epsilon` cannot be deployed, because all sites know the seed of the noise"
+        )
     examples = experiment.dataset.examples
     plan = Plan(
         method=f"{method.__module__}:{method.__qualname__}",

@@ -587,6 +587,9 @@ class Clusters(NamedTuple):
     """`heterogeneity` of the clients in the last step; 0 before the first step."""
     whitening: Whitening | tuple[()] = ()
     """The whitening of the embedding; () if there is none."""
+    spread: Float[Array, ""] | tuple[()] = ()
+    """Root mean square distance of the examples from their mean, for private k-means,
+    see `fcjax.privacy.kmeans`; () for k-means without differential privacy."""
 
     def space(self, z: Float[Array, "N D"]) -> Float[Array, "N D"]:
         """Maps an embedding to the space of the centroids.

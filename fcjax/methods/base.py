@@ -21,6 +21,8 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from fcjax.data import Dataset
 from fcjax.data.partition import RULES
 from fcjax.data.split import Split
+from fcjax.privacy.accounting import Parts
+from fcjax.privacy.guarantee import Unit
 from fcjax.settings import Default, as_tuple, default, frozen, settings_of
 from fcjax.types import FederatedClustering
 
@@ -52,6 +54,8 @@ class Problem(NamedTuple):
     """Number of examples of a typical cluster of one client."""
     has_extra: bool = False
     """Whether clients also train on examples that are not scored."""
+    protected: Unit | None = None
+    """The protected unit of differential privacy; None without it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -131,6 +135,49 @@ class Method(ClusterMixin, BaseEstimator):
     take them: views are clipped to [0, 1], and generators end in a sigmoid."""
     is_central: ClassVar[bool] = False
     """Whether the method pools the examples of all clients."""
+    units: ClassVar[tuple[Unit, ...]] = ()
+    """Protected units of differential privacy that the method offers, the default
+    first."""
+    not_private: ClassVar[str] = "its uploads have no bounded part per example or client"
+    """Why the method offers no differential privacy, or not for every unit."""
+
+    def protected_unit(self, unit: Unit | None) -> Unit:
+        """Returns the protected unit of differential privacy.
+
+        Args:
+            unit: the unit that the user asked for; None takes the method's default.
+
+        Returns:
+            The unit.
+
+        Raises:
+            ValueError: the method does not offer this unit. The line has the reason.
+        """
+        if not self.units:
+            raise ValueError(
+                f"`epsilon` is not available for {self.name}, because "
+                f"{self.not_private}"
+            )
+        if unit is None:
+            return self.units[0]
+        if unit not in self.units:
+            raise ValueError(
+                f"`privacy_unit` must be {' or '.join(self.units)} for {self.name}, got "
+                f"{unit}, because {self.not_private}"
+            )
+        return unit
+
+    def noisy_sums(self, settings: Mapping[str, Any], unit: Unit) -> Parts:
+        """Lists the noisy sums of a private run, for its privacy budget.
+
+        Args:
+            settings: one value per setting, whole numbers included.
+            unit: the protected unit.
+
+        Returns:
+            The sums, whose shares of the budget sum to 1.
+        """
+        raise NotImplementedError
 
     def fit(
         self,
@@ -140,6 +187,7 @@ class Method(ClusterMixin, BaseEstimator):
         clients: Any = None,
         num_clusters: int | None = None,
         split: Any = None,
+        privacy: Any = None,
         seed: int = 0,
         progress: bool = False,
     ) -> Any:
@@ -154,6 +202,7 @@ class Method(ClusterMixin, BaseEstimator):
             num_clusters: K, at least 2; None takes the number of classes of a data set
                 with labels.
             split: an `fcjax.Split`; by default a random partition over ten clients.
+            privacy: an `fcjax.Privacy` with a single epsilon; None adds no noise.
             seed: seed of training, and of the partition by `split`.
             progress: whether to show a progress bar.
 
@@ -168,6 +217,7 @@ class Method(ClusterMixin, BaseEstimator):
         import fcjax
 
         options = {"clients": clients, "num_clusters": num_clusters, "split": split}
+        options |= {"privacy": privacy}
         return fcjax.fit(self, X, seed=seed, progress=progress, **options)
 
     def fit_predict(

@@ -14,12 +14,17 @@ from fcjax.data.split import Split
 from fcjax.methods import paper_scores_ccfc
 from fcjax.methods.base import Method, MethodSpec, Problem, first_partition
 from fcjax.parallel.mesh import platform
+from fcjax.privacy.accounting import Parts
+from fcjax.privacy.guarantee import Unit
+from fcjax.privacy.kmeans import STEPS, parts_of
 from fcjax.settings import Limits, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering
 
 SMOKE = {"num_init": 1, "num_rounds": 3}
 NumInit = Annotated[Sweep[int], shown("10; fcm: 1")]
-NumRounds = Annotated[Sweep[int], shown("100; ffcm and ffcm-mean: 20")]
+NumRounds = Annotated[
+    Sweep[int], shown("100; ffcm and ffcm-mean: 20; exact-km with --epsilon: 6")
+]
 
 
 @frozen
@@ -58,8 +63,9 @@ class Baseline(Method):
         """Chooses a value for each setting and returns the method for this problem."""
         smoke = SMOKE if self.preset == "smoke" else {}
         num_clusters = problem.num_clusters
+        private = {"num_rounds": STEPS} if problem.protected else {}
         settings = self.settings(
-            {"local_clusters": num_clusters}, self.overrides, smoke
+            {"local_clusters": num_clusters}, self.overrides, private, smoke
         )
         for value in settings.get("local_clusters", ()):
             if value > num_clusters:
@@ -258,9 +264,15 @@ class ExactKMeans(Baseline):
     """
 
     name: ClassVar[str] = "exact-km"
+    units = ("examples", "clients")
+    not_private = "it trains no network; examples are protected everywhere"
 
     num_rounds: NumRounds = default(100)
     """Largest number of communication rounds. A run ends early after convergence."""
+
+    def noisy_sums(self, settings: Mapping[str, Any], unit: Unit) -> Parts:
+        """Lists the noisy sums of a private run: the mean and the Lloyd steps."""
+        return parts_of(settings["num_rounds"])
 
     @staticmethod
     def algorithm(settings: Any, problem: Problem) -> FederatedClustering:

@@ -240,7 +240,7 @@ def command(task: Task) -> dict[str, Any]:
     flags = given(task.source) | given(task.split) | given(task.options)
     for field in (*dataclasses.fields(Output), *dataclasses.fields(Machine)):
         flags.pop(field.name, None)
-    flags |= given(task.method)
+    flags |= given(task.privacy) | given(task.method)
     return {
         "script": script_of(type(task.method)),
         "method": task.method.name,

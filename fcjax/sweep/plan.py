@@ -8,6 +8,7 @@ many runs as fit in memory.
 import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,13 +21,14 @@ from fcjax.data.source import Source, short_name
 from fcjax.data.split import Split
 from fcjax.methods.base import Method, MethodSpec, Problem
 from fcjax.parallel.mesh import is_multiprocess, num_bytes
+from fcjax.privacy.guarantee import Privacy, private_builder
 from fcjax.ragged import Ragged, clients_by_class
 from fcjax.results.store import Point
 from fcjax.settings import as_tuple, check_values, given
 from fcjax.sweep.options import Options
 from fcjax.types import FederatedClustering, Federation, Grid, Now
 
-PARTS = {"source": Source, "split": Split, "options": Options}
+PARTS = {"source": Source, "split": Split, "options": Options, "privacy": Privacy}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Task:
     source: Source = Source()
     split: Split = Split()
     options: Options = Options()
+    privacy: Privacy = Privacy()
 
     @classmethod
     def of(cls, method: Method | type[Method], **settings: Any) -> "Task":
@@ -428,7 +431,7 @@ def specs(
         problem = at_level.problem(dataset, num_clients, num_clusters)
         key = (num_clients, num_clusters, problem.examples_per_client)
         if key not in known:
-            known[key] = task.method.resolve(problem)
+            known[key] = resolve(at_level, problem)
         return known[key]
 
     for num_clients, num_clusters in itertools.product(
@@ -453,6 +456,36 @@ def specs(
             for _, group in itertools.groupby(each, lambda pair: pair[0].settings):
                 methods, group_levels = zip(*group, strict=True)
                 yield methods[0], num_clients, number, group_levels
+
+
+def resolve(task: Task, problem: Problem) -> MethodSpec:
+    """Resolves the method of a task for a problem, with differential privacy if asked.
+
+    Args:
+        task: the task.
+        problem: the data and the clients.
+
+    Returns:
+        The method. With privacy, its settings contain those of the guarantee, and the
+        paper's scores and the stage cache do not apply.
+
+    Raises:
+        ValueError: a setting is not accepted, or the method cannot give the guarantee.
+    """
+    method, privacy = task.method, task.privacy
+    if not privacy.epsilon:
+        return method.resolve(problem)
+    unit = method.protected_unit(privacy.privacy_unit)
+    num_examples = len(problem.dataset.examples)
+    privacy.check_sizes(unit, problem.num_clients, num_examples)
+    spec = method.resolve(problem._replace(protected=unit))
+    parts_of = partial(method.noisy_sums, unit=unit)
+    return spec._replace(
+        settings={**spec.settings, **privacy.settings(unit)},
+        build=private_builder(spec.build, parts_of, unit, privacy),
+        paper={},
+        shared=None,
+    )
 
 
 def with_client_size(method: MethodSpec, size: int) -> MethodSpec:

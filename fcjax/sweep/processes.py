@@ -181,7 +181,7 @@ def check_agreement(tasks: Sequence[Task]) -> None:
         "`methods`": " ".join(task.method.full_name() for task in tasks),
     }
     for task in tasks:
-        for part in (task.method, task.source, task.split, task.options):
+        for part in (task.method, task.source, task.split, task.options, task.privacy):
             for field in dataclasses.fields(part):
                 name = f"`{field.name}`"
                 value = f"{local.get(name, '')} {getattr(part, field.name)}"

@@ -1,0 +1,185 @@
+"""Gaussian noise on sums over clients, for a guarantee per client or per example.
+
+References:
+    McMahan, Ramage, Talwar and Zhang, `Learning Differentially Private Recurrent
+    Language Models <https://arxiv.org/abs/1710.06963>`_, ICLR 2018: clipped updates of
+    clients with a fixed denominator.
+"""
+
+import math
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from fcjax.federated import clients, server
+from fcjax.privacy.accounting import Part
+from fcjax.types import Federation, PRNGKey, PyTree, Scalar
+
+NoiseAt = Literal["server", "clients"]
+"""Who adds the noise: the server, to the sum, or every participating client, a share of
+the noise to its upload. The noise of a sum has the same distribution."""
+
+
+class Updates(NamedTuple):
+    """Differentially private averages of the clients' networks, for one run.
+
+    Examples:
+        >>> part = Part("rounds", share=1.0, times=1)
+        >>> updates = Updates(noise=0.0, part=part, clip=5.0)
+        >>> upload = updates.upload(
+        ...     jax.random.key(0), jnp.array([6.0, 8.0]), jnp.zeros(2), jnp.int32(1)
+        ... )
+        >>> print(upload)  # the update has the norm 10
+        [3. 4.]
+    """
+
+    noise: Scalar
+    """The noise multiplier of the run, see `Part.noise_multiplier`."""
+    part: Part
+    """The share of the budget of all averages, and their number."""
+    clip: Scalar = 1.0
+    """C, the largest L2 norm of a client's update. Longer updates are scaled down."""
+    noise_at: NoiseAt = "server"
+    """Who adds the noise."""
+
+    @property
+    def scale(self) -> Scalar:
+        """The standard deviation of the noise of the sum of all updates."""
+        return self.part.noise_multiplier(self.noise) * self.clip
+
+    def sample(self, key: PRNGKey, federation: Federation) -> Bool[Array, "M"]:
+        """Samples the participating clients of a round, each independently.
+
+        Args:
+            key: the key of the round.
+            federation: the federation in the current round.
+
+        Returns:
+            True [M] at the sampled clients on this device.
+        """
+        present = server.all_participants(federation)
+        keys = clients.fold_in(jax.random.fold_in(key, SAMPLE), len(present))
+        draws = jax.vmap(jax.random.uniform)(keys)
+        sampled = present & (draws < self.part.sample_rate)
+        return clients.on_this_device(sampled, len(federation.indices))
+
+    def upload(
+        self, key: PRNGKey, trained: PyTree, before: PyTree, number: Array
+    ) -> PyTree:
+        """Computes the upload of a client: its clipped update.
+
+        Args:
+            key: the key of the client in this round.
+            trained: the network after local training.
+            before: the network that the client downloaded.
+            number: the number of participating clients.
+
+        Returns:
+            A tree like `trained`, of L2 norm at most `clip` before the client's noise.
+        """
+        update = jax.tree.map(jnp.subtract, trained, before)
+        update = clip_norm(update, self.clip)
+        if self.noise_at == "clients":
+            scale = self.scale / jnp.sqrt(jnp.maximum(number, 1))
+            update = add_noise(jax.random.fold_in(key, NOISE), update, scale)
+        return update
+
+    def receive(
+        self,
+        key: PRNGKey,
+        mean: PyTree,
+        before: PyTree,
+        participating: Bool[Array, "A"],
+    ) -> PyTree:
+        """Computes the new global network from the mean of the uploads.
+
+        The sum of the updates is divided by the expected number of participating
+        clients, which does not depend on the data.
+
+        Args:
+            key: the key of the round.
+            mean: the mean of the participating clients' uploads.
+            before: the global network before the round.
+            participating: the participating clients of all devices.
+
+        Returns:
+            The global network after the round.
+        """
+        number = participating.sum()
+        total = jax.tree.map(lambda x: jnp.where(number > 0, x * number, 0), mean)
+        scale = self.scale
+        if self.noise_at == "clients":  # Without a client, nobody has added noise.
+            scale = jnp.where(number > 0, 0, scale)
+        total = add_noise(jax.random.fold_in(key, NOISE), total, scale)
+        expected = self.part.sample_rate * len(participating)
+        return jax.tree.map(lambda old, x: old + x / expected, before, total)
+
+
+SAMPLE, NOISE = 0x5A, 0xD9
+"""Numbers that derive the keys of the sampling and of the noise from other keys."""
+
+
+def norm(tree: PyTree) -> Float[Array, ""]:
+    """Computes the L2 norm of all values of a tree together."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
+
+
+def clip_norm(tree: PyTree, most: Scalar) -> PyTree:
+    """Scales a tree down to a largest L2 norm.
+
+    Args:
+        tree: a tree of arrays. Values that are not finite count as 0.
+        most: the largest norm, above 0.
+
+    Returns:
+        The tree, unchanged if its norm is at most `most`.
+
+    Examples:
+        >>> print(clip_norm(jnp.array([3.0, 4.0]), 1.0), clip_norm(jnp.ones(1), 2.0))
+        [0.6 0.8] [1.]
+    """
+    tree = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0), tree)
+    # A norm above the largest float32 would be infinite, and its values 0 or NaN.
+    largest = jnp.max(jnp.array([jnp.abs(x).max() for x in jax.tree.leaves(tree)]))
+    unit = jnp.maximum(largest, jnp.finfo(jnp.float32).tiny)
+    length = unit * norm(jax.tree.map(lambda x: x / unit, tree))
+    factor = most / jnp.maximum(length, most)
+    return jax.tree.map(lambda x: x * factor, tree)
+
+
+def add_noise(key: PRNGKey, tree: PyTree, scale: Scalar) -> PyTree:
+    """Adds independent Gaussian noise to all values of a tree.
+
+    Args:
+        key: the key of the noise.
+        tree: a tree of arrays.
+        scale: the standard deviation of the noise.
+
+    Returns:
+        The noisy tree.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    keys = clients.fold_in(key, len(leaves))
+    noisy = [
+        x + scale * jax.random.normal(keys[i], x.shape) for i, x in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(structure, noisy)
+
+
+def sensitivity(*bounds: Scalar) -> Scalar:
+    """Computes the L2 sensitivity of several sums together.
+
+    Args:
+        *bounds: the largest L2 norm that one example or client adds to each sum.
+
+    Returns:
+        The square root of the sum of the squares.
+
+    Examples:
+        >>> print(sensitivity(3.0, 4.0))
+        5.0
+    """
+    squares = sum(bound * bound for bound in bounds)
+    return math.sqrt(squares) if isinstance(squares, float) else jnp.sqrt(squares)

@@ -1,0 +1,209 @@
+"""The settings of differential privacy: the protected unit, epsilon and delta."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from fcjax.privacy.accounting import Part, Parts, traced_noise_of
+from fcjax.privacy.gaussian import NoiseAt, Updates
+from fcjax.settings import Limits, Sweep, as_tuple, check_values, given, shown
+from fcjax.types import Scalar
+
+Unit = Literal["examples", "clients", "clustering"]
+"""The protected unit of a guarantee."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Privacy:
+    """Differential privacy: a budget, and the noise that keeps it.
+
+    Differential privacy is on if --epsilon is given (docs/guides/privacy.md).
+
+    Examples:
+      >>> privacy = Privacy(epsilon=[1, 8], privacy_unit="clients", clip=0.5)
+      >>> privacy.epsilon
+      (1.0, 8.0)
+    """
+
+    epsilon: Annotated[Sweep[float], Limits(above=0), shown("no privacy")] = ()
+    """Privacy budget, above 0. Small values give strong privacy and much noise."""
+    delta: Annotated[float, Limits(above=0, most=0.5)] = 1e-5
+    """Probability that the guarantee of --epsilon fails. It must be below 1 / n for n
+    protected examples or clients."""
+    privacy_unit: Annotated[
+        Unit | None, shown("examples for exact-km and exact-fcm, else clients")
+    ] = None
+    """Protected unit. `examples`: one example. `clients`: one client with all of its
+    examples. `clustering`: one example, but only in federated k-means; the network is
+    not private."""
+    clip: Annotated[float, Limits(above=0), shown("1")] = 1.0
+    """Largest L2 norm of a client's update of the network, with the unit `clients`."""
+    radius: Annotated[float, Limits(above=0), shown("1")] = 1.0
+    """Largest L2 norm of an example in private k-means. Longer examples are scaled
+    down. Examples of unit length, the default, stay unchanged."""
+    sample_rate: Annotated[float, Limits(above=0, most=1)] = 1.0
+    """Probability that a client participates in a round of training, with the unit
+    `clients`. Sampling saves budget."""
+    noise_at: NoiseAt = "server"
+    """Who adds the noise: `server`, which must then be trusted with the sums, or each of
+    the `clients` a share of it, for secure sums."""
+
+    def __post_init__(self):
+        epsilon = tuple(float(x) for x in as_tuple(self.epsilon))
+        object.__setattr__(self, "epsilon", epsilon)
+        if epsilon:
+            check_values("epsilon", epsilon)
+        for name, most in {"delta": 0.5, "sample_rate": 1.0}.items():
+            if not 0 < getattr(self, name) <= most:
+                raise ValueError(
+                    f"`{name}` must lie in (0, {most:g}], got {getattr(self, name)}"
+                )
+        for name in ("clip", "radius"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}")
+        for value in epsilon:
+            if not 0 < value < float("inf"):
+                raise ValueError(f"`epsilon` must be finite and above 0, got {value}")
+        if not epsilon and (changed := [*given(self)]):
+            raise ValueError(f"`{changed[0]}` has no effect without `epsilon`")
+
+    def check_sizes(self, unit: Unit, num_clients: int, num_examples: int) -> None:
+        """Checks that delta is below 1 / n.
+
+        Args:
+            unit: the protected unit.
+            num_clients: number of clients.
+            num_examples: number of examples.
+
+        Raises:
+            ValueError: delta is too large.
+        """
+        number = num_clients if unit == "clients" else num_examples
+        if self.delta >= 1 / number:
+            name = "clients" if unit == "clients" else "examples"
+            raise ValueError(
+                f"`delta` must be below 1 / {number:,} for {number:,} protected {name}, "
+                f"got {self.delta:g}"
+            )
+
+    def settings(self, unit: Unit) -> dict[str, Any]:
+        """Returns the settings of a private run, as config.json has them.
+
+        Args:
+            unit: the protected unit.
+
+        Returns:
+            Values by name; `epsilon` is a tuple with one value per run.
+        """
+        values = {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "privacy_unit": unit,
+            "mechanism": "gaussian",
+            "noise_at": self.noise_at,
+        }
+        if unit == "clients":
+            values |= {"clip": self.clip, "sample_rate": self.sample_rate}
+        return values | {"radius": self.radius}
+
+
+class Noise(NamedTuple):
+    """The privacy of one run, for the builder of its method.
+
+    Examples:
+        >>> noise = Noise("examples", 2.0, (Part("steps", 1.0, 6),), Privacy(epsilon=1))
+        >>> noise.per_client
+        False
+    """
+
+    unit: Unit
+    """The protected unit."""
+    noise: Scalar
+    """The noise multiplier of the run, see `accounting.Part.noise_multiplier`."""
+    parts: Parts
+    """All noisy sums of the run."""
+    privacy: Privacy
+    """The settings."""
+
+    @property
+    def per_client(self) -> bool:
+        """Whether a client with all of its examples is protected."""
+        return self.unit == "clients"
+
+    def updates(self, name: str) -> Updates | None:
+        """Returns the private averages of a training stage.
+
+        Args:
+            name: the name of the part of the budget.
+
+        Returns:
+            The averages; None if the network is not private.
+        """
+        part = next((part for part in self.parts if part.name == name), None)
+        if part is None:
+            return None
+        return Updates(self.noise, part, self.privacy.clip, self.privacy.noise_at)
+
+    def kmeans(self) -> dict[str, Any]:
+        """Returns the arguments of `fcjax.privacy.kmeans.PrivateKMeans`."""
+        return {
+            "noise": self.noise,
+            "parts": self.parts,
+            "radius": self.privacy.radius,
+            "per_client": self.per_client,
+            "noise_at": self.privacy.noise_at,
+        }
+
+
+def private_builder(
+    build: Callable[[Mapping[str, Any]], Any],
+    parts_of: Callable[[Mapping[str, Any]], Parts],
+    unit: Unit,
+    privacy: Privacy,
+) -> Callable[[Mapping[str, Any]], Any]:
+    """Returns a builder that adds the noise to the settings of a method.
+
+    Args:
+        build: (settings of one run) -> the algorithm. It gets the setting `privacy`, a
+            `Noise`.
+        parts_of: (settings of one run) -> the noisy sums of the run.
+        unit: the protected unit.
+        privacy: the settings of privacy. Its epsilons are those of the grid.
+
+    Returns:
+        A function of the settings of one run. Its `epsilon` may be traced.
+    """
+
+    def build_private(values: Mapping[str, Any]):
+        parts = parts_of(values)
+        epsilon = values["epsilon"]
+        noise = traced_noise_of(parts, epsilon, privacy.epsilon, privacy.delta)
+        return build({**values, "privacy": Noise(unit, noise, parts, privacy)})
+
+    return build_private
+
+
+def noise_in(settings: Any) -> Noise | None:
+    """Returns the noise in the settings of a run; None without differential privacy.
+
+    Args:
+        settings: one attribute per setting.
+
+    Returns:
+        The value of the attribute `privacy`, which `private_builder` adds.
+    """
+    return getattr(settings, "privacy", None)
+
+
+def updates_in(settings: Any, name: str = "rounds") -> Updates | None:
+    """Returns the private averages of a training stage.
+
+    Args:
+        settings: one attribute per setting.
+        name: the name of the part of the budget.
+
+    Returns:
+        The averages; None if the averages are not private.
+    """
+    noise = noise_in(settings)
+    return None if noise is None else noise.updates(name)
