@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float32, Int, Num, UInt32
 
 from fcjax.types import PRNGKey, PyTree, Scalar
@@ -148,15 +149,13 @@ def _check_sum(num_clients: int, bits: int) -> None:
         )
 
 
-def _check_clip(clip: Scalar) -> None:
-    # The value of a traced array is not known.
-    if isinstance(clip, jax.core.Tracer):
-        return
+def _check_clip(clip: Any) -> None:
     if np.ndim(clip):
         raise ValueError(
             f"clip must be one number per array, got shape {np.shape(clip)}"
         )
-    if not 0 < clip < np.inf:
+    # The value of a traced array is not known.
+    if not isinstance(clip, Tracer) and not 0 < clip < np.inf:
         raise ValueError(f"clip must be finite and above 0, got {clip}")
 
 
@@ -352,10 +351,14 @@ def _number_of_clients(leaves: list[Any]) -> int:
 def _clips(clip: Any, structure: Any) -> list[Any]:
     """Returns one largest absolute value per array."""
     if jax.tree.structure(clip) == structure:
-        return jax.tree.leaves(clip)
-    if not jax.tree_util.all_leaves([clip]):
+        clips = jax.tree.leaves(clip)
+    elif jax.tree_util.all_leaves([clip]):
+        clips = [clip] * structure.num_leaves
+    else:
         raise ValueError(
             "clip must be one number or a tree with one number per array of stacked, "
             f"got {jax.tree.structure(clip)}"
         )
-    return [clip] * structure.num_leaves
+    for x in clips:
+        _check_clip(x)
+    return clips
