@@ -92,7 +92,8 @@ def lloyd_step(
     scale = jnp.exp2(jnp.ceil(jnp.log2(sums.max())))
     # At this clip an integer stands for one example.
     clip = (scale, jnp.maximum(2.0 ** (bits - 1) - 1, counts.max()))
-    return means_of(*secure_sum(key, (sums, counts), clip=clip, bits=bits), before)
+    sums, counts = secure_sum(key, (sums, counts), clip=clip, bits=bits)
+    return means_of(sums, counts, before)
 
 
 @partial(jax.jit, static_argnames="bits")
@@ -129,7 +130,9 @@ def kmeans(
         return i + 1, step(i, after), after
 
     first = step(0, seeds)
-    steps, last, _ = jax.lax.while_loop(unfinished, iterate, (1, first, seeds))
+    steps, last, _ = jax.lax.while_loop(
+        unfinished, iterate, (jnp.int32(1), first, seeds)
+    )
     return first, last, steps
 
 
