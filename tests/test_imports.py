@@ -16,7 +16,7 @@ FILES = {
 LAYERS = (
     {"types", "ragged", "settings"},
     {"parallel"},
-    {"losses", "cluster", "nn", "data", "metrics", "federated"}
+    {"losses", "cluster", "nn", "data", "metrics", "federated", "privacy"}
     | {"results.tables", "results.figures"},
     {"algorithms"},
     {"engine", "methods"},

@@ -21,6 +21,7 @@ from fcjax.algorithms.rounds import all_rounds, keep_state
 from fcjax.data.augment import Augment, to_float
 from fcjax.federated import clients, server, training
 from fcjax.nn.layers import microbatched
+from fcjax.privacy.gaussian import Updates
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -328,6 +329,8 @@ class Setup(NamedTuple):
     VII of FedMCC). Otherwise each target network stays on its client."""
     personal: Personal | None = None
     """The memory of the clients; None if clients begin with the server's parts."""
+    updates: Updates | None = None
+    """Differentially private averages; None averages without noise."""
 
 
 class Server(NamedTuple):
@@ -418,6 +421,8 @@ def federated_round(
     train_mask = federation.mask & jnp.stack(selections).any(axis=0)
     present = server.participants(federation) & train_mask.any(axis=1)
     is_new = present & ~server.participated_before(federation, setup.num_rounds)
+    if setup.updates:
+        present &= setup.updates.sample(key, federation)
     names = [name for name in before.online["params"] if name not in setup.trains]
     download, frozen = pick(before.online, setup.trains), pick(before.online, names)
     number = federation.now.stage_round
@@ -439,10 +444,19 @@ def federated_round(
         present, client_states, state.clients
     )
     sizes = present * train_mask.sum(axis=1).astype(float)
+    if setup.updates:  # Every client has the same weight.
+        sizes = present.astype(float)
+        client_keys = clients.keys(key, num_clients)
+        upload = partial(
+            setup.updates.upload, before=download, number=server.gather(present).sum()
+        )
+        trained = clients.for_each(upload, client_keys, trained)
     uploads = (trained, client_states.target if setup.average_target else {})
     (online, mean), (participating, first, values) = server.receive(
         uploads, sizes, (present, is_new, values)
     )
+    if setup.updates:
+        online = setup.updates.receive(key, online, download, participating)
     messages = {name: part(online, name) for name in setup.trains}
     if setup.average_target:
         target = clients.repeat(mean, num_clients)

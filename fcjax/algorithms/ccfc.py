@@ -31,6 +31,8 @@ from fcjax.federated.kmeans import (
     no_clusters,
 )
 from fcjax.nn.layers import apply_to_views, in_compute_dtype
+from fcjax.privacy.guarantee import noise_in, updates_in
+from fcjax.privacy.kmeans import PrivateKMeans
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -40,6 +42,7 @@ from fcjax.types import (
     PRNGKey,
     PyTree,
     Scalar,
+    Stage,
     State,
 )
 
@@ -171,12 +174,7 @@ def ccfc(
     )
     last = (contrast,)
     if settings.cluster_by == "k-means":
-        kmeans = KMeans(
-            *(partial(points, setup), num_clusters, settings.num_init),
-            whitening=HALF if settings.whiten else 0.0,
-            cosine=not (settings.whiten or settings.euclidean),
-            model=lambda state: {"network": state.server.variables},
-        ).stage()
+        kmeans = kmeans_stage(setup)
         last = (contrast, kmeans)
         if not settings.sample_contrastive:  # SCFC needs no clusters to train
             contrast = contrast._replace(done=partial(is_heterogeneous, settings))
@@ -192,6 +190,31 @@ def ccfc(
         assign=partial(assign, setup),
         by_size=True,
     )
+
+
+def kmeans_stage(setup: Setup) -> Stage:
+    """Returns the stage of federated k-means of the embedding.
+
+    Args:
+        setup: the arguments of `ccfc`.
+
+    Returns:
+        The stage `k-means`, with noise if the run has differential privacy.
+    """
+    settings, num_clusters = setup.settings, setup.num_clusters
+    cosine = not (settings.whiten or settings.euclidean)
+
+    def model(state):
+        return {"network": state.server.variables}
+
+    options = {"cosine": cosine, "model": model}
+    embedded = partial(points, setup)
+    if noise := noise_in(settings):
+        options |= noise.kmeans()
+        return PrivateKMeans(embedded, num_clusters, **options).stage()
+    whitening = HALF if settings.whiten else 0.0
+    options |= {"num_init": settings.num_init, "whitening": whitening}
+    return KMeans(embedded, num_clusters, **options).stage()
 
 
 def federated_round(
@@ -213,7 +236,11 @@ def federated_round(
     Returns:
         The state after the round, and the metrics of the round.
     """
-    present = server.participants(federation)
+    updates = updates_in(setup.settings)
+    if updates is None:
+        present = server.participants(federation)
+    else:
+        present = updates.sample(key, federation)
     clients_key, server_key = jax.random.split(key)
     train = partial(client_round, setup, by_clusters, federation.now, federation.pool)
     keys = clients.keys(clients_key, len(present))
@@ -224,15 +251,25 @@ def federated_round(
         after = clients.keep_absent(present, trained, state.clients)
         return State((), after), server.measure(*gathered)
 
+    number = server.gather(present).sum() if updates else None
+
     def upload(key, opt_state, indices, mask):
         trained, values = train(key, downloaded(state, opt_state), indices, mask)
-        return trained.variables, (trained.centroids, values, trained.opt_state)
+        network = trained.variables
+        if updates:
+            network = updates.upload(key, network, state.server.variables, number)
+        return network, (trained.centroids, values, trained.opt_state)
 
     sizes = present * ragged.sizes(federation.mask).astype(float)
+    if updates:  # Every client has the same weight.
+        sizes = present.astype(float)
     variables, (uploads, values, opt_state) = server.mean_of_each(
         upload, sizes, keys, state.clients, *data
     )
     uploads, participating, values = server.gather((uploads, present, values))
+    if updates:
+        before = state.server.variables
+        variables = updates.receive(server_key, variables, before, participating)
     opt_state = clients.keep_absent(present, opt_state, state.clients)
     network = {"network": variables}
     metrics = server.measure(participating, values)

@@ -50,6 +50,8 @@ from fcjax.algorithms.averaging import (
 )
 from fcjax.data.augment import to_float
 from fcjax.federated.kmeans import KMeans
+from fcjax.privacy.guarantee import Noise, updates_in
+from fcjax.privacy.kmeans import PrivateKMeans
 from fcjax.types import (
     FederatedClustering,
     Federation,
@@ -87,6 +89,8 @@ class FeatureKMeans(NamedTuple):
     """Number of examples to cluster: the first ones of the pool; None clusters all."""
     batch_size: int = 128
     """Number of examples per forward pass of a client."""
+    noise: Noise | None = None
+    """Differential privacy; None clusters without noise."""
 
     def stage(self, encoder: Network) -> Stage:
         """Returns the stage of federated k-means.
@@ -100,11 +104,17 @@ class FeatureKMeans(NamedTuple):
         Returns:
             The stage `k-means`, see `fcjax.federated.kmeans.KMeans`.
         """
-        kmeans = KMeans(
-            partial(self.points, encoder),
-            *(self.num_clusters, self.num_init, self.whitening),
-            model=lambda state: {"encoder": part(state.server.online, "encoder")},
-        )
+
+        def model(state):
+            return {"encoder": part(state.server.online, "encoder")}
+
+        points = partial(self.points, encoder)
+        if self.noise:
+            options = self.noise.kmeans()
+            kmeans = PrivateKMeans(points, self.num_clusters, model=model, **options)
+        else:
+            sizes = (self.num_clusters, self.num_init, self.whitening)
+            kmeans = KMeans(points, *sizes, model=model)
 
         def begin(key: PRNGKey, state: State, federation: Federation) -> State:
             before: Server = state.server
@@ -204,6 +214,7 @@ def cc(
     extra = simclr_contrast(networks, temperature=settings.instance_temperature)
     passes, parts = passes_of(contrast, extra, num_clustered), tuple(networks.named)
     setup = Setup(networks, parts, passes, local, settings.num_rounds)
+    setup = setup._replace(updates=updates_in(settings))
     return one_stage(setup, kmeans)
 
 
@@ -416,6 +427,7 @@ def two_stages(
         embedding is the encoder's features. Clusters are -1 in the first stage.
     """
     trains, passes = tuple(networks.named), (Pass(contrast),)
+    options["updates"] = updates_in(settings)
     setup = Setup(networks, trains, passes, local, settings.num_rounds, **options)
 
     def init(key, federation: Federation) -> State:
@@ -723,6 +735,7 @@ def mcc(
         *(networks, parts, passes, local, settings.num_rounds, parts),
         momentum=settings.momentum,
         average_target=settings.average_target,
+        updates=updates_in(settings),
     )
     return one_stage(setup, kmeans)
 

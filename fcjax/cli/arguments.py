@@ -46,9 +46,9 @@ from fcjax.data.partition import RULES
 from fcjax.data.source import Source
 from fcjax.data.split import Split
 from fcjax.methods import Method, Script, script_with
+from fcjax.privacy.guarantee import Privacy
 from fcjax.settings import default, given, kind_of, shown
 from fcjax.sweep.experiment import script_of
-from fcjax.privacy.guarantee import Privacy
 from fcjax.sweep.options import Options
 from fcjax.sweep.plan import Task
 from fcjax.sweep.processes import Processes
@@ -303,7 +303,9 @@ def tasks(script: Script, values: Any) -> list[Task]:
         if len(methods) > 1 and options.out is not None:
             out = options.out / method.full_name()
             options = dataclasses.replace(options, out=out)
-        result.append(Task(method, values.data, values.clients, options, values.privacy))
+        result.append(
+            Task(method, values.data, values.clients, options, values.privacy)
+        )
     return result
 
 

@@ -138,7 +138,9 @@ class Method(ClusterMixin, BaseEstimator):
     units: ClassVar[tuple[Unit, ...]] = ()
     """Protected units of differential privacy that the method offers, the default
     first."""
-    not_private: ClassVar[str] = "its uploads have no bounded part per example or client"
+    not_private: ClassVar[str] = (
+        "its uploads have no bounded part per example or client"
+    )
     """Why the method offers no differential privacy, or not for every unit."""
 
     def protected_unit(self, unit: Unit | None) -> Unit:
@@ -162,8 +164,8 @@ class Method(ClusterMixin, BaseEstimator):
             return self.units[0]
         if unit not in self.units:
             raise ValueError(
-                f"`privacy_unit` must be {' or '.join(self.units)} for {self.name}, got "
-                f"{unit}, because {self.not_private}"
+                f"`privacy_unit` must be {' or '.join(self.units)} for {self.name}, "
+                f"got {unit}, because {self.not_private}"
             )
         return unit
 

@@ -32,6 +32,10 @@ from fcjax.methods.encoders import (
     is_small,
     is_tiny,
 )
+from fcjax.privacy.accounting import Part, Parts
+from fcjax.privacy.guarantee import Unit
+from fcjax.privacy.kmeans import CLUSTERING, STEPS
+from fcjax.privacy.kmeans import parts_of as kmeans_parts
 from fcjax.settings import Sweep, as_tuple, default, frozen, shown
 from fcjax.types import FederatedClustering, Network
 
@@ -71,6 +75,11 @@ class CCFC(Method):
     """
 
     name: ClassVar[str] = "ccfc"
+    units = ("clients", "clustering")
+    not_private = (
+        "the contrastive loss compares the examples of a batch, so that no gradient "
+        "belongs to one example"
+    )
 
     pretrain_rounds: Annotated[
         Sweep[int],
@@ -79,7 +88,10 @@ class CCFC(Method):
     """Number of rounds of the first stage, SimSiam. 0 skips this stage."""
     cluster_rounds: Annotated[
         Sweep[int],
-        shown("30; images: 10, or 0 if batches are small; --preset paper: 30"),
+        shown(
+            "30; images: 10, or 0 if batches are small; --preset paper: 30; "
+            "--epsilon: 0"
+        ),
     ] = default(30)
     """Number of rounds of the second stage, cluster contrast. 0 skips this stage."""
     local_epochs: Annotated[
@@ -168,6 +180,8 @@ class CCFC(Method):
             raise ValueError(
                 "`pretrain_rounds` and `cluster_rounds` must not both be 0"
             )
+        if problem.protected:
+            self.check_private(settings)
         is_ablation = self.sample_contrastive or self.standalone
         return MethodSpec(
             name=self.name,
@@ -178,6 +192,37 @@ class CCFC(Method):
             paper={}
             if is_ablation
             else paper_scores_ccfc.scores_of(problem.data, "CCFC"),
+        )
+
+    def check_private(self, settings: Mapping[str, Any]) -> None:
+        """Checks that all uploads of a private run can be protected.
+
+        Args:
+            settings: the resolved settings.
+
+        Raises:
+            ValueError: a setting needs uploads without noise.
+        """
+        if self.standalone or self.clustering != "k-means":
+            raise ValueError("`epsilon` needs `cluster_by` k-means")
+        if any(settings["cluster_rounds"]):
+            raise ValueError(
+                "`cluster_rounds` must be 0 with `epsilon`, because cluster contrast "
+                "begins with clusters and a heterogeneity without noise"
+            )
+        if settings["own_init"]:
+            raise ValueError("`own_init` must be False with `epsilon`")
+
+    def noisy_sums(self, settings: Mapping[str, Any], unit: Unit) -> Parts:
+        """Lists the noisy sums: the rounds of pre-training, and federated k-means."""
+        options = {"whitens": settings["whiten"]}
+        if unit == "clustering":
+            return kmeans_parts(STEPS, **options)
+        rounds = settings["pretrain_rounds"]
+        rate = settings["sample_rate"]
+        return (
+            Part("rounds", 1 - CLUSTERING, rounds, rate),
+            *kmeans_parts(STEPS, share=CLUSTERING, **options),
         )
 
     @property
@@ -222,6 +267,9 @@ class CCFC(Method):
             weight = against_collapse(problem.num_clusters)
             of_data |= {"decorrelation_weight": weight}
         smoke = SMOKE if self.preset == "smoke" else {}
+        if problem.protected:
+            of_data |= {"cluster_rounds": 0}
+            smoke = {k: x for k, x in smoke.items() if k != "cluster_rounds"}
         return [PAPER.get(problem.data, {}), of_data, smoke]
 
     @staticmethod

@@ -4,6 +4,7 @@ This module has the settings, the defaults, the networks and the augmentations. 
 algorithms are in `fcjax.algorithms.fedmcc` and `fcjax.algorithms.fedu`.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import ceil
@@ -28,6 +29,9 @@ from fcjax.data.split import Split
 from fcjax.federated.kmeans import HALF, UNLIKE
 from fcjax.methods.base import Method, MethodSpec, Problem, Shared, one_client
 from fcjax.methods.encoders import Backbone, backbone_of, encoder_of
+from fcjax.privacy.accounting import Part, Parts
+from fcjax.privacy.guarantee import Unit, noise_in
+from fcjax.privacy.kmeans import CLUSTERING, STEPS, parts_of
 from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering, Network
 
@@ -76,10 +80,15 @@ class Contrastive(Method):
     """
 
     partition_defaults: ClassVar[Mapping[str, Any]] = {"clients": 5, "p": 0.0}
+    units = ("clients", "clustering")
+    not_private = (
+        "the contrastive loss compares the examples of a batch, so that no gradient "
+        "belongs to one example"
+    )
 
     cluster_by: Annotated[
         Literal["auto", "mcc", "k-means"] | None,
-        shown("auto; --preset paper, cc and mcc: mcc"),
+        shown("auto; --preset paper, cc and mcc: mcc; --epsilon: k-means"),
     ] = None
     """How features are clustered. `mcc` trains a cluster projector on the frozen
     encoder, `k-means` is federated k-means of the features, and `auto` takes k-means
@@ -164,15 +173,60 @@ class Contrastive(Method):
             raise ValueError(
                 f"`cluster_by` must be auto or mcc for {self.name}, got k-means"
             )
+        if problem.protected and self.cluster_by is None:
+            by = "mcc" if self.in_one_stage else "k-means"
+            return dataclasses.replace(self, cluster_by=by).resolve(problem)
         second = {"cluster_by", *CLUSTERINGS[self.clustering]}
         if not self.in_one_stage and self.clustering != "k-means":
             second |= {*SECOND_STAGE}
         settings = self.settings(*self.defaults(problem), names=first | second)
+        if problem.protected:
+            self.check_private(settings, problem)
         shared = {k: v for k, v in settings.items() if k in first}
         return MethodSpec(
             *(self.full_name(), settings, self.builder(problem), "global"),
             shared=None if self.in_one_stage else Shared(self.name, 1, shared),
         )
+
+    def check_private(self, settings: Mapping[str, Any], problem: Problem) -> None:
+        """Checks that all uploads of a private run can be protected.
+
+        Args:
+            settings: the resolved settings.
+            problem: the data and the clients.
+
+        Raises:
+            ValueError: a setting needs uploads without noise.
+        """
+        if self.is_central:
+            raise ValueError(
+                f"`epsilon` is not available for {self.name}, because it has one client"
+            )
+        if self.in_one_stage and problem.protected == "clustering":
+            raise ValueError(
+                f"`privacy_unit` must be clients for {self.name}, got clustering, "
+                "because its network also clusters"
+            )
+        expected = "mcc" if self.in_one_stage else "k-means"
+        if self.clustering != expected:
+            raise ValueError(
+                f"`cluster_by` must be {expected} with `epsilon` for {self.name}, got "
+                f"{self.clustering}"
+            )
+        if settings.get("average_target"):
+            raise ValueError("`average_target` must be False with `epsilon`")
+
+    def noisy_sums(self, settings: Mapping[str, Any], unit: Unit) -> Parts:
+        """Lists the noisy sums: the rounds of training, and federated k-means."""
+        options = {"whitens": settings.get("whiten", False)}
+        if unit == "clustering":
+            return parts_of(STEPS, **options)
+        share = 0.0 if self.in_one_stage else CLUSTERING
+        rounds, rate = settings["num_rounds"], settings["sample_rate"]
+        training = Part("rounds", 1 - share, rounds, rate)
+        if self.in_one_stage:
+            return (training,)
+        return training, *parts_of(STEPS, share=share, **options)
 
     @property
     def clustering(self) -> str:
@@ -521,6 +575,7 @@ def kmeans_of(
         whitening=HALF if settings.whiten else 0.0,
         num_clustered=num_clustered,
         batch_size=local.at_once,
+        noise=noise_in(settings),
     )
     if settings.cluster_by == "k-means":
         return kmeans

@@ -123,7 +123,7 @@ def noise_of(parts: Parts, epsilon: float, delta: float) -> float:
 
     # The Renyi accountant is fast and needs more noise, so it bounds the search. The
     # lower end keeps the noise multiplier of a sampled sum above 0.3.
-    least = max(0.3 / part.noise_multiplier(1.0) for part in parts)
+    least = max(0.3 / float(part.noise_multiplier(1.0)) for part in parts)
     if epsilon_of(parts, least, delta) <= epsilon:
         return least
     most = search(renyi_accountant, least, 2 * least, 1e-3 * least)

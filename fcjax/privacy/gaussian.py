@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from fcjax.federated import clients, server
 from fcjax.privacy.accounting import Part
@@ -66,7 +66,7 @@ class Updates(NamedTuple):
         return clients.on_this_device(sampled, len(federation.indices))
 
     def upload(
-        self, key: PRNGKey, trained: PyTree, before: PyTree, number: Array
+        self, key: PRNGKey, trained: PyTree, before: PyTree, number: Int[Array, ""]
     ) -> PyTree:
         """Computes the upload of a client: its clipped update.
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from fcjax.privacy.accounting import Part, Parts, traced_noise_of
+from fcjax.privacy.accounting import Parts, traced_noise_of
 from fcjax.privacy.gaussian import NoiseAt, Updates
 from fcjax.settings import Limits, Sweep, as_tuple, check_values, given, shown
 from fcjax.types import Scalar
@@ -45,8 +45,8 @@ class Privacy:
     """Probability that a client participates in a round of training, with the unit
     `clients`. Sampling saves budget."""
     noise_at: NoiseAt = "server"
-    """Who adds the noise: `server`, which must then be trusted with the sums, or each of
-    the `clients` a share of it, for secure sums."""
+    """Who adds the noise. `server` must be trusted with the sums. With `clients`, each
+    client adds a share of the noise, for secure sums."""
 
     def __post_init__(self):
         epsilon = tuple(float(x) for x in as_tuple(self.epsilon))
@@ -82,8 +82,8 @@ class Privacy:
         if self.delta >= 1 / number:
             name = "clients" if unit == "clients" else "examples"
             raise ValueError(
-                f"`delta` must be below 1 / {number:,} for {number:,} protected {name}, "
-                f"got {self.delta:g}"
+                f"`delta` must be below 1 / {number:,} for {number:,} protected "
+                f"{name}, got {self.delta:g}"
             )
 
     def settings(self, unit: Unit) -> dict[str, Any]:
@@ -177,7 +177,8 @@ def private_builder(
     def build_private(values: Mapping[str, Any]):
         parts = parts_of(values)
         epsilon = values["epsilon"]
-        noise = traced_noise_of(parts, epsilon, privacy.epsilon, privacy.delta)
+        budgets = as_tuple(privacy.epsilon)
+        noise = traced_noise_of(parts, epsilon, budgets, privacy.delta)
         return build({**values, "privacy": Noise(unit, noise, parts, privacy)})
 
     return build_private

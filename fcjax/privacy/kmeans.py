@@ -50,6 +50,8 @@ STEPS = 6
 Pendigits, 4 and 8 steps found worse clusters for most budgets."""
 MEAN, WHITENING = 0.05, 0.3
 """Shares of the budget for the mean, and for the moments of the whitening."""
+CLUSTERING = 0.3
+"""Share of the budget for federated k-means, if the network is private, too."""
 NEAR = 0.7
 """Distance of the seeds from the mean, and largest length of a difference, as a share
 of the root mean square distance of the examples from their mean."""
@@ -58,9 +60,7 @@ VISIBLE = 2.0
 the noise, and at least 1."""
 
 
-def parts_of(
-    num_steps: int, *, whitens: bool = False, share: float = 1.0
-) -> Parts:
+def parts_of(num_steps: int, *, whitens: bool = False, share: float = 1.0) -> Parts:
     """Lists the noisy sums of private federated k-means.
 
     Args:
@@ -279,9 +279,7 @@ class PrivateKMeans(NamedTuple):
         noise = features * (scale / count) ** 2  # expected square of the noise
         variance = squares * radius**2 / (weight * count) - (jnp.sum(mean**2) - noise)
         spread = jnp.sqrt(jnp.clip(variance, (0.1 * radius) ** 2, radius**2))
-        directions = normalize(
-            jax.random.normal(key, (self.num_clusters, features))
-        )
+        directions = normalize(jax.random.normal(key, (self.num_clusters, features)))
         centroids = mean[None] + NEAR * spread * directions
         return normalize(centroids) if self.cosine else centroids, spread
 

@@ -48,7 +48,7 @@ class Task:
     source: Source = Source()
     split: Split = Split()
     options: Options = Options()
-    privacy: Privacy = Privacy()
+    privacy: Privacy = dataclasses.field(default_factory=Privacy)
 
     @classmethod
     def of(cls, method: Method | type[Method], **settings: Any) -> "Task":
