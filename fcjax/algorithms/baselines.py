@@ -197,7 +197,8 @@ def exact_cmeans(
     options = {"fuzzifier": fuzzifier, "tolerance": tolerance, "read": read}
     if noise := noise_in(settings):
         del options["tolerance"]
-        private = PrivateKMeans(points, num_clusters, **options, **noise.kmeans())
+        options |= noise.kmeans() | {"keep": False}
+        private = PrivateKMeans(points, num_clusters, **options)
         return FederatedClustering(init, (private.stage("cluster"),), embed, assign)
     kmeans = KMeans(points, num_clusters, keep=False, **options)
     stage = kmeans.stage("cluster", settings.num_rounds)

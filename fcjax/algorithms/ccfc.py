@@ -251,7 +251,7 @@ def federated_round(
         after = clients.keep_absent(present, trained, state.clients)
         return State((), after), server.measure(*gathered)
 
-    number = server.gather(present).sum() if updates else None
+    number = server.gather(present).sum() if updates else jnp.int32(0)
 
     def upload(key, opt_state, indices, mask):
         trained, values = train(key, downloaded(state, opt_state), indices, mask)

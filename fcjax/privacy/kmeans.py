@@ -18,7 +18,7 @@ References:
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,7 @@ from fcjax.federated.kmeans import (
 from fcjax.losses import normalize
 from fcjax.privacy.accounting import Part, Parts
 from fcjax.privacy.gaussian import NOISE, NoiseAt, add_noise, sensitivity
+from fcjax.ragged import is_ragged
 from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
 
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
@@ -123,6 +124,10 @@ class PrivateKMeans(NamedTuple):
     read: Callable[[Federation], Read] = lambda _: lambda z: z
     """(federation) -> the function that computes the points of a client, see
     `fcjax.federated.kmeans.Read`."""
+    keep: bool = True
+    """Whether clients store their points as their state. Otherwise, and always for size
+    classes, clients compute the points again in every round, which takes less
+    memory."""
 
     def stage(self, name: str = "k-means") -> Stage:
         """Returns the stage; each round is one noisy Lloyd step.
@@ -165,7 +170,14 @@ class PrivateKMeans(NamedTuple):
         clusters = clusters._replace(
             centroids=centroids, whitening=whitening, spread=spread
         )
-        return state._replace(server=state.server._replace(clusters=clusters))
+        after = state._replace(server=state.server._replace(clusters=clusters))
+        if not self.keeps(federation):
+            return after
+        return after._replace(clients=(clients.for_each(space, z), mask))
+
+    def keeps(self, federation: Federation) -> bool:
+        """Tells whether clients store their points as their state."""
+        return self.keep and not is_ragged(federation.mask)
 
     def space(
         self, read: Read, whitening: Whitening | tuple[()], z: Float[Array, "N ..."]
@@ -258,7 +270,7 @@ class PrivateKMeans(NamedTuple):
         radius = 1.0 if whitens else self.radius
         features = jax.eval_shape(space, jax.tree.leaves(z)[0][0, :1]).shape[1]
         # Counts and squares have less weight than the mean, whose noise has D values.
-        weight = radius * features**-0.25
+        weight: Any = radius * features**-0.25
 
         def sums(z, mask):
             points, weights = self.weighted(space(z), mask)
@@ -297,11 +309,13 @@ class PrivateKMeans(NamedTuple):
             The state after the round, and the metrics of the round, see `stage`.
         """
         before: Clusters = state.server.clusters
-        z, mask = self.points(state, federation)
-        space = partial(self.space, self.read(federation), before.whitening)
-        centroids = self.step(
-            key, z, mask, space, before.centroids, before.spread, federation
-        )
+        if self.keeps(federation):
+            (z, mask), space = state.clients, lambda z: z
+        else:
+            z, mask = self.points(state, federation)
+            space = partial(self.space, self.read(federation), before.whitening)
+        spread = jnp.asarray(before.spread)
+        centroids = self.step(key, z, mask, space, before.centroids, spread, federation)
         after = before._replace(
             centroids=centroids, moved=jnp.linalg.norm(centroids - before.centroids)
         )
@@ -361,7 +375,7 @@ class PrivateKMeans(NamedTuple):
         """
         longest, weight = self.bounds(before.shape[1], spread)
 
-        def sums(z, mask):
+        def local_sums(z, mask):
             points, weights = self.weighted(space(z), mask)
             differences, counts = difference_sums(
                 points, weights, before, longest, self.fuzzifier
@@ -370,7 +384,7 @@ class PrivateKMeans(NamedTuple):
 
         scale = self.part("steps").noise_multiplier(self.noise)
         scale = scale * sensitivity(longest, weight)
-        sums, counts = self.noisy_sum(key, sums, scale, z, mask, federation)
+        sums, counts = self.noisy_sum(key, local_sums, scale, z, mask, federation)
         counts, noise = counts / weight, scale / weight
         least = jnp.maximum(VISIBLE * noise, self.unit(federation))
         moved = before + sums / jnp.maximum(counts, least)[:, None]
