@@ -278,7 +278,9 @@ def ffcm(
         num_rounds=settings.num_rounds,
         tolerance=tolerance,
     )
-    return method._replace(uploads=partial(client_uploads, improve, settings.unit_length))
+    return method._replace(
+        uploads=partial(client_uploads, improve, settings.unit_length)
+    )
 
 
 def round(

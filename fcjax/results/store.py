@@ -697,7 +697,7 @@ class Folder:
         self._write(self.uploads_path(point), uploads._asdict())
 
     def uploads(self, point: Point) -> Uploads | None:
-        """Returns the last uploads of the clients of a run; None if it has not kept them.
+        """Returns the last uploads of the clients of a run; None if there is no file.
 
         Args:
             point: axis values of the run.

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import mannwhitneyu, norm
 from sklearn.neighbors import NearestNeighbors
 
-from experiments.papers.sda_fdc.copying import copying, nearest
+from fcjax.metrics.leakage import copying, nearest
 
 
 def test_nearest_as_scikit_learn_finds_them_and_0_to_a_copy():
