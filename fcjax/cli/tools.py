@@ -732,8 +732,9 @@ class Privacy:
       privacy.csv         one row with all measurements
       privacy_points.csv  one row per uploaded point: client, number of examples,
                           distance to the nearest example of the client
-      privacy.png         for images, the closest uploads above their nearest examples;
-                          else the distribution of the distances
+      privacy.png         for images, the closest uploads above their nearest examples,
+                          with their distance relative to two neighbouring examples;
+                          else the distribution of the relative distances
     """
 
     run: Folder
@@ -776,7 +777,7 @@ class Privacy:
         print()
         print(f"measurements: {out / 'privacy.csv'}")
         print(f"uploaded points: {out / 'privacy_points.csv'}")
-        print(f"closest uploads: {out / 'privacy.png'}")
+        print(f"closest uploads, or all distances: {out / 'privacy.png'}")
 
 
 AUC_COLUMNS = ("auc", "low", "high")
