@@ -10,23 +10,22 @@ from fcjax.cli import tools
 from fcjax.cli.arguments import read
 from fcjax.methods import SCRIPTS
 from fcjax.results import shards
-from fcjax.results.store import read as read_folder
 from fcjax.sweep import experiment, train
 
 
-def run(out, *flags):
-    """Runs `fcjax baselines` with the uploads kept."""
-    words = [f"--out={out}", "--keep-uploads", "--no-plot", "--clients=5", *flags]
-    for task in read(SCRIPTS["baselines"], words).tasks:
-        train.execute(experiment.prepare(task), progress=False)
-    return out
+def run(out, method, *flags):
+    """Runs `fcjax baselines` with one method, and returns its results folder."""
+    words = [f"--methods={method}", f"--out={out}", "--no-plot", "--clients=5", *flags]
+    (task,) = read(SCRIPTS["baselines"], words).tasks
+    train.execute(experiment.prepare(task), progress=False)
+    return out / method
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     """k-FED of 200 digits at p = 1."""
     out = tmp_path_factory.mktemp("digits") / "run"
-    return run(out, "--methods=k-fed", "--limit=200", "--p=1")
+    return run(out, "k-fed", "--limit=200", "--p=1", "--keep-uploads")
 
 
 def test_the_command_prints_its_measurements_and_names_its_files(digits, capsys):
@@ -57,22 +56,22 @@ def test_the_command_prints_its_measurements_and_names_its_files(digits, capsys)
 
 def test_shards_bring_their_uploads(tmp_path):
     grid = tmp_path / "grid"
-    flags = ["--methods=k-fed", "--limit=100", "--p=0", "--seed", "0", "1"]
+    flags = ["--limit=100", "--p=0", "--seed", "0", "1", "--keep-uploads"]
     for i in (0, 1):
-        run(grid, *flags, f"--shard={i}/2")
-    merged = shards.merge(shards.find([grid]), grid)
-    for point in map(merged._point, merged.rows):
-        uploads = read_folder(grid).uploads(point)
-        assert uploads is not None
-        assert uploads.points.shape == (5, 10, 64)
-    assert merged.rows[0] != merged.rows[1]
+        folder = run(grid, "k-fed", *flags, f"--shard={i}/2")
+    shards.merge(shards.find([folder]), folder)
+    runs = fcjax.open(folder)
+    first, second = (runs[i].privacy_report().points for i in (0, 1))
+    assert len(first) == len(second) == 50
+    assert not first.equals(second)
 
 
 def test_vectors_get_a_histogram_and_all_data_no_attack(tmp_path, capsys):
     rng = np.random.default_rng(0)
     path = tmp_path / "rows.npz"
     np.savez(path, x=rng.normal(size=(60, 4)), y=rng.integers(3, size=60))
-    out = run(tmp_path / "run", "--methods=exact-km", f"--dataset={path}")
+    flags = [f"--dataset={path}", "--keep-uploads"]
+    out = run(tmp_path / "run", "exact-km", *flags)
     capsys.readouterr()
     tools.Privacy(out, out=tmp_path / "new" / "folder")()
     printed = capsys.readouterr().out
@@ -84,12 +83,11 @@ def test_vectors_get_a_histogram_and_all_data_no_attack(tmp_path, capsys):
         assert image.text["Title"].endswith(": uploads")
 
 
-def test_no_resume_removes_the_uploads(digits, tmp_path):
-    out = run(tmp_path / "run", "--methods=k-fed", "--limit=100", "--p=0")
+def test_no_resume_removes_the_uploads(tmp_path):
+    flags = ["k-fed", "--limit=100", "--p=0"]
+    out = run(tmp_path, *flags, "--keep-uploads")
     assert (out / "uploads").exists()
-    words = [f"--out={out}", "--no-plot", "--clients=5", "--methods=k-fed", "--p=0"]
-    (task,) = read(SCRIPTS["baselines"], [*words, "--limit=100", "--no-resume"]).tasks
-    train.execute(experiment.prepare(task), progress=False)
+    run(tmp_path, *flags, "--no-resume")
     assert not (out / "uploads").exists()
     with pytest.raises(ValueError, match="no stored uploads"):
         fcjax.open(out)[0].privacy_report()
