@@ -7,6 +7,7 @@ per batch, K clusters, D latent features, P examples in the pool, R rounds.
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fcjax.ragged import Ragged
@@ -219,11 +220,11 @@ class Uploads(NamedTuple):
         (1, 2, 1)
     """
 
-    points: Float[Array, "M L D"]
+    points: Float[Array | np.ndarray, "M L D"]
     """Centroids in the space of `FederatedClustering.embed`, or synthetic examples as
     flat rows, see `fcjax.data.augment.as_rows` without scaling to unit length. NaN
     where a client has uploaded no point."""
-    members: Int[Array, "M L"]
+    members: Int[Array | np.ndarray, "M L"]
     """Number of the client's examples in the cluster of each centroid. -1 for all
     points if they are synthetic examples."""
 

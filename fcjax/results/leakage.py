@@ -111,7 +111,7 @@ def examine(
         "neighbor_distance": typical,
         "copies": int((points.distance <= COPY * typical).sum()),
     }
-    vectors = uploads.points[points.client, points.point]
+    vectors = np.asarray(uploads.points)[points.client, points.point]
     is_member = np.isin(clients, points.client.unique())
     members = dataset.examples[is_member]
     if is_synthetic:
@@ -332,14 +332,15 @@ def write(
     """
     out.mkdir(parents=True, exist_ok=True)
     summary, points = report
-    table, form = pd.DataFrame([{**run, **summary}]), {"float_format": "%.6g"}
-    table.to_csv(out / "privacy.csv", index=False, lineterminator="\n", **form)
-    points.to_csv(out / "privacy_points.csv", index=False, lineterminator="\n", **form)
+    table = pd.DataFrame([{**run, **summary}])
+    for name, frame in (("privacy.csv", table), ("privacy_points.csv", points)):
+        path = out / name
+        frame.to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
     kind = str(summary["kind"])
     relative = points.distance / summary["neighbor_distance"]
     closest = points.iloc[np.argsort(points.distance, kind="stable")[:PAIRS]]
     examples = dataset.examples[closest.example]
-    vectors = uploads.points[closest.client, closest.point]
+    vectors = np.asarray(uploads.points)[closest.client, closest.point]
     z = _space(examples, predict, kind != "centroids")
     path = out / "privacy.png"
     if examples.ndim == 4 and _is_pixels(z, flat(examples)):

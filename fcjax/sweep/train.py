@@ -604,7 +604,7 @@ def uploads_of_run(uploads: Uploads | None, run: int) -> Uploads:
         The uploads of the run. Methods without uploads have no points.
     """
     if uploads is None:
-        return Uploads(np.zeros((0, 0, 0), np.float32), np.zeros((0, 0), int))  # pyright: ignore[reportArgumentType]
+        return Uploads(np.zeros((0, 0, 0), np.float32), np.zeros((0, 0), int))
     return Uploads(*(x[run] for x in uploads))
 
 
