@@ -308,7 +308,8 @@ def uploaded_means(
     Examples:
         >>> z, mask = jnp.array([[1.0], [3.0], [9.0]]), jnp.array([True, True, False])
         >>> assignments, centroids = jnp.array([0, 0, 1]), jnp.zeros((2, 1))
-        >>> points, members = uploaded_means(z, mask, True, assignments, centroids)
+        >>> present = jnp.array(True)
+        >>> points, members = uploaded_means(z, mask, present, assignments, centroids)
         >>> print(points[:, 0], members)
         [ 2. nan] [2 0]
     """
