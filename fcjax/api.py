@@ -50,6 +50,7 @@ def run(
     limit: int | None = None,
     scale_columns: Scale = "minmax",
     evaluate_every: int | None = None,
+    keep_uploads: bool = False,
     precision: Literal["highest", "high", "default", "bfloat16"] | None = None,
 ) -> Results:
     """Runs a grid: all combinations of methods, settings, partitions and seeds.
@@ -79,6 +80,8 @@ def run(
         scale_columns: the scaling of feature columns: "minmax" to [0, 1], "standard" to
             mean 0 and standard deviation 1, or "none". A `Dataset` is not scaled again.
         evaluate_every: rounds between two evaluations; None uses the method's default.
+        keep_uploads: whether to store the last uploads of the clients, for
+            `Run.privacy_report`.
         precision: the precision of the matrix products of networks. None is "highest"
             on a CPU, and "default", the tensor cores, on a GPU or TPU. "bfloat16" also
             stores the activations in bfloat16.
@@ -134,6 +137,7 @@ def run(
     options = Options(
         seed=tuple(range(seeds)) if isinstance(seeds, int) else as_tuple(seeds),
         evaluate_every=evaluate_every,
+        keep_uploads=keep_uploads,
         precision=precision,
         resume=resume,
         plot=False,
@@ -162,6 +166,7 @@ def run(
             with experiment.folder.locked():
                 execute(experiment, progress=progress)
             experiment.folder.dataset = experiment.dataset
+            experiment.folder.data_dir = folder
     return Results([experiment.folder for experiment in experiments])
 
 

@@ -34,6 +34,7 @@ from fcjax.types import (
     PyTree,
     Stage,
     State,
+    Uploads,
 )
 
 
@@ -116,6 +117,9 @@ class Program:
             del key, federation
             return build(hyper).communities(state)  # pyright: ignore[reportOptionalCall]
 
+        def uploads(hyper, key, federation, state):
+            return build(hyper).uploads(key, state, federation)  # pyright: ignore[reportOptionalCall]
+
         self._build = build
         self._spread = spread = partial(over_runs, backend=backend, devices=devices)
         self._stages: list[_CompiledStage] = []
@@ -123,6 +127,7 @@ class Program:
         self._assign = spread(assign, results=CLIENTS)
         self._embed = spread(embed, results=CLIENTS)
         self._communities = spread(communities, results=CLIENTS)
+        self._uploads = spread(uploads, results=CLIENTS)
 
     def run(
         self,
@@ -252,6 +257,20 @@ class Program:
         if self._first(grid).communities is None:
             return None
         return self._communities(grid, state)
+
+    def uploads(self, grid: Grid, state: State) -> Uploads | None:
+        """Returns the last uploads of the clients.
+
+        Args:
+            grid: the inputs of the runs.
+            state: the final state of the runs, [G, ...].
+
+        Returns:
+            The uploads, [G, ...]; None for methods without `uploads`.
+        """
+        if self._first(grid).uploads is None:
+            return None
+        return self._uploads(at_round(grid, "uploads"), state)
 
     def _first(self, grid: Grid) -> FederatedClustering:
         return self._build(jax.tree.map(lambda x: x[0], grid.hyper))

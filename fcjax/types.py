@@ -7,6 +7,7 @@ per batch, K clusters, D latent features, P examples in the pool, R rounds.
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from fcjax.ragged import Ragged
@@ -209,6 +210,25 @@ class Communities(NamedTuple):
     """The clusters of the graph: the assignment before the last round changed it."""
 
 
+class Uploads(NamedTuple):
+    """The last uploads of the clients, as points that the server can compute.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> uploads = Uploads(jnp.array([[[0.5], [jnp.nan]]]), jnp.array([[2, 0]]))
+        >>> uploads.points.shape  # one client, two centroids of one feature
+        (1, 2, 1)
+    """
+
+    points: Float[Array | np.ndarray, "M L D"]
+    """Centroids in the space of `FederatedClustering.embed`, or synthetic examples as
+    flat rows, see `fcjax.data.augment.as_rows` without scaling to unit length. NaN
+    where a client has uploaded no point."""
+    members: Int[Array | np.ndarray, "M L"]
+    """Number of the client's examples in the cluster of each centroid. -1 for all
+    points if they are synthetic examples."""
+
+
 class FederatedClustering(NamedTuple):
     """A federated clustering method, built by a function of `fcjax.algorithms`.
 
@@ -238,3 +258,6 @@ class FederatedClustering(NamedTuple):
     by_size: bool = False
     """Whether the method accepts size classes of clients, with `Ragged` indices. Such a
     method uses the indices only within `clients.for_each`."""
+    uploads: Callable[[PRNGKey, State, Federation], Uploads] | None = None
+    """(key, final state, federation) -> the clients' last uploads, for reports on
+    privacy; None if the clients upload neither centroids nor synthetic examples."""

@@ -347,6 +347,10 @@ SWEPT = tuple(name for name in METHODS if name not in ("k-fed", "uifca", "fedcre
 is k-FED's or k-means, which have no such setting."""
 DRAWN = tuple(name for name in METHODS if name != "lrsc")
 """Methods with randomness: all except LRSC, which has a closed form."""
+CENTROIDS = ("ccfc-k-means", "ccfc", "scfc", "k-fed", "ffcm", "ffcm-mean", "exact-fcm")
+"""Methods whose clients upload centroids, or the sums and counts of their clusters."""
+GENERATORS = ("sda-fc-fcm", "sda-fdc")
+"""Methods whose clients upload generators of synthetic examples."""
 DIFFERENT = ("ccfc", "fdsc", "fedcref")
 """Three methods that differ for the engine: averaged networks with a second stage,
 sampled clients, and runs that stop early."""

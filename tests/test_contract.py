@@ -17,7 +17,16 @@ from fcjax.engine import Position
 from fcjax.parallel.mesh import over_runs
 from fcjax.sweep.checkpoints import Checkpoints
 from fcjax.types import FederatedClustering, Federation, Grid, Stage, State
-from tests.methods import DIFFERENT, DRAWN, METHODS, NUM_CLUSTERS, SWEPT, of_file
+from tests.methods import (
+    CENTROIDS,
+    DIFFERENT,
+    DRAWN,
+    GENERATORS,
+    METHODS,
+    NUM_CLUSTERS,
+    SWEPT,
+    of_file,
+)
 
 SIZES = (7, 11, 4, 8, 7)  # the true examples of five clients; no batch of one or two
 
@@ -241,6 +250,38 @@ def test_what_an_absent_client_holds_changes_nothing(trained):
         strict=True,
     )
     assert all(np.isfinite(a).all() and np.isfinite(b).all() for a, b in leaves)
+
+
+@pytest.mark.methods((*CENTROIDS, *GENERATORS))
+def test_uploads_are_those_of_the_clients_that_participate(method, trained):
+    """On four devices as on one; of an absent client there is no point."""
+    runs = grid(absent=(1,))
+    state = trained.program.run(runs)
+    uploads = jax.device_get(trained.program.uploads(runs, state))
+    uploaded = np.isfinite(uploads.points).all(axis=-1)
+    assert uploads.points.shape[:2] == uploads.members.shape[:2] == (2, len(SIZES))
+    assert uploaded.any(axis=2).tolist() == [[True, False, True, True, True]] * 2
+    alone = engine.Program(method, backend="loop").uploads(runs, state)
+    assert_close(uploads, jax.device_get(alone))
+
+
+@pytest.mark.methods(CENTROIDS)
+def test_every_example_is_a_member_of_one_uploaded_centroid(trained):
+    _, members = jax.device_get(trained.program.uploads(grid(), trained.state))
+    assert members.sum(axis=2).tolist() == [[*SIZES]] * 2
+
+
+@pytest.mark.methods(GENERATORS)
+def test_synthetic_uploads_have_no_members(trained):
+    points, members = jax.device_get(trained.program.uploads(grid(), trained.state))
+    assert (members == -1).all()
+    # A client uploads no more synthetic examples than it has examples.
+    assert np.isfinite(points).all(axis=-1).sum(axis=2).tolist() == [[*SIZES]] * 2
+
+
+def test_other_methods_have_no_uploads():
+    uploading = {x for x, build in METHODS.items() if build(0.1).uploads is not None}
+    assert uploading == {*CENTROIDS, *GENERATORS, "ccfc-paper-equations", "ccfc++"}
 
 
 def test_a_resumed_run_ends_with_the_same_bits(trained, tmp_path):

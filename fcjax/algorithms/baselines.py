@@ -23,15 +23,29 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from fcjax.algorithms.rounds import keep_state, never_done
+from fcjax.algorithms.rounds import ever_present, keep_state, never_done
 from fcjax.cluster import assign_nearest, fuzzy_lloyd, kmeans, lloyd
 from fcjax.data.augment import client_rows, row_reader
 from fcjax.federated import clients, server
-from fcjax.federated.kmeans import Clusters, KMeans, Read, no_clusters
+from fcjax.federated.kmeans import (
+    Clusters,
+    KMeans,
+    Read,
+    no_clusters,
+    uploaded_means,
+)
 from fcjax.privacy.guarantee import noise_in
 from fcjax.privacy.kmeans import PrivateKMeans
 from fcjax.ragged import Ragged
-from fcjax.types import FederatedClustering, Federation, PRNGKey, Scalar, Stage, State
+from fcjax.types import (
+    FederatedClustering,
+    Federation,
+    PRNGKey,
+    Scalar,
+    Stage,
+    State,
+    Uploads,
+)
 
 # --- Common to methods without a network
 
@@ -193,6 +207,20 @@ def exact_cmeans(
     def assign(state: State, federation: Federation):
         return nearest_of_rows(state.server.clusters.centroids, read, federation)
 
+    def uploads(_: PRNGKey, state: State, federation: Federation) -> Uploads:
+        centroids = state.server.clusters.centroids
+
+        def of_client(indices, mask, present):
+            x = read(federation)(indices)
+            nearest = assign_nearest(x, centroids)
+            return uploaded_means(
+                *(x, mask, present, nearest, centroids), fuzzifier=fuzzifier
+            )
+
+        present = ever_present(federation)
+        each = clients.for_each(of_client, *federation[1:3], present)
+        return Uploads(*each)
+
     # All examples as rows would be a second copy of the data set.
     options = {"fuzzifier": fuzzifier, "tolerance": tolerance, "read": read}
     if noise := noise_in(settings):
@@ -202,7 +230,7 @@ def exact_cmeans(
         return FederatedClustering(init, (private.stage("cluster"),), embed, assign)
     kmeans = KMeans(points, num_clusters, keep=False, **options)
     stage = kmeans.stage("cluster", settings.num_rounds)
-    return FederatedClustering(init, (stage,), embed, assign)
+    return FederatedClustering(init, (stage,), embed, assign, uploads=uploads)
 
 
 # --- FFCM
@@ -250,12 +278,15 @@ def ffcm(
         num_iters=settings.local_iters,
         tolerance=tolerance,
     )
-    return one_stage_method(
+    method = one_stage_method(
         partial(initial_state, num_clusters),
         partial(round, improve, aggregation == "mean", settings.unit_length),
         unit_length=settings.unit_length,
         num_rounds=settings.num_rounds,
         tolerance=tolerance,
+    )
+    return method._replace(
+        uploads=partial(client_uploads, improve, settings.unit_length)
     )
 
 
@@ -306,6 +337,42 @@ def round(
         **server.traffic(participating, up=upload, down={"centroids": centroids}),
     }
     return State(after), metrics
+
+
+def client_uploads(
+    improve: Callable,
+    unit_length: bool,
+    _: PRNGKey,
+    state: State,
+    federation: Federation,
+) -> Uploads:
+    """Returns the centroids that the clients of FFCM would upload in a further round.
+
+    The state has no centroids of clients. In a run that has converged, a further round
+    moves no centroid by more than the tolerance.
+
+    Args:
+        improve: (examples, centroids, mask) -> the result of a client's fuzzy c-means.
+        unit_length: scale the examples to L2 norm 1.
+        state: the state after the last round.
+        federation: the federation.
+
+    Returns:
+        The centroids of each client, with the number of its examples whose nearest
+        centroid they are.
+    """
+    read = row_reader(federation, unit_length=unit_length)
+
+    def of_client(indices, mask, present):
+        x = read(indices)
+        centroids = improve(x, state.server.centroids, mask=mask).centroids
+        nearest = assign_nearest(x, centroids)
+        is_member = nearest[None] == jnp.arange(len(centroids))[:, None]
+        members = jnp.sum(is_member & mask[None], axis=1)
+        return jnp.where(present, centroids, jnp.nan), members
+
+    present = ever_present(federation)
+    return Uploads(*clients.for_each(of_client, *federation[1:3], present))
 
 
 def initial_state(num_clusters: int, key: PRNGKey, federation: Federation) -> State:

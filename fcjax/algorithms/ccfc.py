@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax import losses, ragged
-from fcjax.algorithms.rounds import all_rounds
+from fcjax.algorithms.rounds import all_rounds, ever_present
 from fcjax.cluster import assign_nearest, kmeans
 from fcjax.data.augment import Augment, to_float
 from fcjax.federated import clients, server, training
@@ -29,6 +29,7 @@ from fcjax.federated.kmeans import (
     identity,
     means_of,
     no_clusters,
+    uploaded_means,
 )
 from fcjax.nn.layers import apply_to_views, in_compute_dtype
 from fcjax.privacy.guarantee import noise_in, updates_in
@@ -44,6 +45,7 @@ from fcjax.types import (
     Scalar,
     Stage,
     State,
+    Uploads,
 )
 
 CONSTANT = optax.constant_schedule(1.0)
@@ -189,6 +191,10 @@ def ccfc(
         embed=partial(embed, setup),
         assign=partial(assign, setup),
         by_size=True,
+        # Noisy uploads cannot be computed again from the examples.
+        uploads=None
+        if settings.standalone or noise_in(settings)
+        else partial(client_uploads, setup),
     )
 
 
@@ -820,6 +826,47 @@ def assign(
         return nearest(setup, z, centroids)
 
     return for_each_client(setup, state, of_client, federation.indices)
+
+
+def client_uploads(
+    setup: Setup, key: PRNGKey, state: State, federation: Federation
+) -> Uploads:
+    """Returns the last uploads of the clients about their clusters.
+
+    With `cluster_by="k-means"` these are the means of the embedding in each cluster,
+    which the server can compute from the sums and counts. They are computed with the
+    final network. If the run ended in whitened federated k-means, the clients uploaded
+    the means of the whitened embedding, and the means of the embedding stand for them.
+    With `cluster_by="ccfc"` they are local centroids, computed with the final network.
+
+    The networks that the clients upload are not part of the result.
+
+    Args:
+        setup: the arguments of `ccfc`.
+        key: the key of the seedings of the local centroids.
+        state: the state after the last round.
+        federation: the federation.
+
+    Returns:
+        The means or centroids of each client, with their numbers of examples.
+    """
+    pool, (variables, centroids, _) = federation.pool, downloaded(state)
+
+    def of_client(key, indices, mask, present):
+        z, means = encode(setup, pool, variables, indices), centroids
+        if setup.settings.cluster_by == "k-means":
+            labels = state.server.clusters.nearest(z)
+        else:
+            means = local_centroids(setup, key, variables, pool, indices, mask)
+            labels = assign_nearest(z, means)
+        return uploaded_means(z, mask, present, labels, means)
+
+    keys, present = (
+        clients.keys(key, len(federation.indices)),
+        ever_present(federation),
+    )
+    data = federation.indices, federation.mask
+    return Uploads(*clients.for_each(of_client, keys, *data, present))
 
 
 def encode(

@@ -20,7 +20,7 @@ from fcjax.cluster.kmeans import clear, farthest_first, plus_plus, squared_dista
 from fcjax.data.augment import row_reader
 from fcjax.federated import clients, server
 from fcjax.ragged import Ragged
-from fcjax.types import FederatedClustering, Federation, PRNGKey, State
+from fcjax.types import FederatedClustering, Federation, PRNGKey, State, Uploads
 
 matmul = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
@@ -123,7 +123,7 @@ def kfed(
     setup = Setup(settings, num_clusters, num_iters)
     init, one_round = partial(initial_state, setup), partial(round, setup)
     method = one_stage_method(init, one_round, unit_length=settings.unit_length)
-    method = method._replace(by_size=True)
+    method = method._replace(by_size=True, uploads=partial(client_uploads, setup))
     if not settings.inherit:
         return method
     return method._replace(assign=partial(assign, setup, method.assign))
@@ -315,6 +315,35 @@ def assign(
     if len(federation.indices) != len(local.answered):
         return nearest
     return clients.for_each(inherit, federation.indices, *local, nearest)
+
+
+def client_uploads(
+    setup: Setup, _: PRNGKey, state: State, federation: Federation
+) -> Uploads:
+    """Returns the uploads of the clients: the local centroids.
+
+    Args:
+        setup: the arguments of `kfed`.
+        state: the state after the round.
+        federation: the federation of the round.
+
+    Returns:
+        The local centroids of each client, with the number of its examples whose
+        nearest local centroid they are.
+    """
+    read = row_reader(federation, unit_length=setup.settings.unit_length)
+    local: Local = state.clients
+
+    def count(indices, mask, centroids):
+        nearest = assign_nearest(read(indices), centroids)
+        is_member = nearest[None] == jnp.arange(len(centroids))[:, None]
+        return jnp.sum(is_member & mask[None], axis=1)
+
+    members = clients.for_each(
+        count, federation.indices, federation.mask, local.centroids
+    )
+    answered = local.answered[:, None, None]
+    return Uploads(jnp.where(answered, local.centroids, jnp.nan), members)
 
 
 def top_singular_vectors(

@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from fcjax.federated import clients
 from fcjax.types import Federation, PRNGKey, Stage
 
 State = TypeVar("State")
@@ -107,3 +108,16 @@ def ever_participating(federation: Federation) -> Bool[Array, "A"]:
         True [A] at clients that participate at least once.
     """
     return federation.present.any(axis=0)
+
+
+def ever_present(federation: Federation) -> Bool[Array, "M"]:
+    """Returns the clients of this device that participate in at least one round.
+
+    Args:
+        federation: the federation.
+
+    Returns:
+        True [M] at clients that participate at least once.
+    """
+    ever = ever_participating(federation)
+    return clients.on_this_device(ever, len(federation.indices))

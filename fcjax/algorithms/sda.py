@@ -26,7 +26,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax.algorithms import central
 from fcjax.algorithms.rounds import all_rounds, ever_participating
-from fcjax.data.augment import to_float
+from fcjax.data.augment import as_rows, to_float
 from fcjax.federated import clients, server, training
 from fcjax.federated.clients import Client
 from fcjax.losses import discriminator_loss, generator_loss
@@ -38,12 +38,16 @@ from fcjax.types import (
     PRNGKey,
     PyTree,
     State,
+    Uploads,
 )
 
 # --- GANs
 
 BATCH = 256
 """Number of examples that are generated in one batch."""
+
+UPLOADED = 100
+"""Largest number of synthetic examples per client in a report on privacy."""
 
 Losses = tuple[Float[Array, ""], Float[Array, ""]]
 """The losses of the discriminator and of the generator."""
@@ -401,7 +405,8 @@ def sda(
     stages = (gan_stage, first._replace(begin=begin), *later_stages)
     init = partial(initial_state, setup)
     method = central.pooled_method(init, stages, clustering)
-    return method._replace(assign=partial(assign, method.assign))
+    assign_all = partial(assign, method.assign)
+    return method._replace(assign=assign_all, uploads=synthetic_uploads)
 
 
 def gan_round(
@@ -575,3 +580,26 @@ def assign(by_clustering: Callable, state: State, federation: Federation):
     if isinstance(state.clients, Trained):
         return jnp.full(federation.indices.shape, -1, jnp.int32)
     return by_clustering(state, federation)
+
+
+def synthetic_uploads(_: PRNGKey, state: State, federation: Federation) -> Uploads:
+    """Returns synthetic examples of the generators that the clients have uploaded.
+
+    Args:
+        state: the state after the last round.
+        federation: the clients' data.
+
+    Returns:
+        The first examples of each client's generator, at most `UPLOADED`.
+    """
+    source: Synthetic = state.server.source
+    examples, arrived = source.examples[:, :UPLOADED], state.clients
+    examples, sizes = server.rows_on_this_device(
+        (examples, source.sizes), len(federation.indices)
+    )
+    num_clients, count = examples.shape[:2]
+    rows = as_rows(examples.reshape(-1, *examples.shape[2:]), unit_length=False)
+    rows = rows.reshape(num_clients, count, -1)
+    exists = arrived[:, None] & (jnp.arange(count)[None] < sizes[:, None])
+    points = jnp.where(exists[..., None], rows, jnp.nan)
+    return Uploads(points, jnp.full((num_clients, count), -1))

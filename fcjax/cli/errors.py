@@ -56,6 +56,7 @@ FLAGS = {
     **{"num_clients": "--clients", "num_clusters": "--clusters", "where": "--where"},
     **{"num_examples": "--limit", "local_clusters": "--local-clusters"},
     **{"labels=False": "--no-labels", "resume=False": "--no-resume"},
+    "keep_uploads=True": "--keep-uploads",
     "least_size": "--min-client-size",
 }
 """The flag of each parameter that the error messages of the library name."""

@@ -719,6 +719,107 @@ class Probe:
 
 
 @dataclasses.dataclass(frozen=True)
+class Privacy:
+    """Measures what the uploads of the clients of a finished run reveal.
+
+    The run needs --keep-uploads. A centroid of one example is this example. A synthetic
+    example may be a copy. Membership inference is an attack that guesses whether an
+    example is in the run: by its distance to the nearest upload, or to the nearest
+    cluster center. It needs examples of the data set that are not in the run, so a run
+    with --limit or --split train. The weights of uploaded networks are not examined.
+
+    Files in --out:
+      privacy.csv         one row with all measurements
+      privacy_points.csv  one row per uploaded point: client, number of examples,
+                          distance to the nearest example of the client
+      privacy.png         for images, the closest uploads above their nearest examples,
+                          with their distance relative to two neighbouring examples;
+                          else the distribution of the relative distances
+    """
+
+    run: Folder
+    """Results folder of the run."""
+    min_members: int = 5
+    """Count the centroids of fewer examples than this number, at least 1."""
+    where: Annotated[Conditions, shown("the only run")] = ()
+    """The run, if the folder has several, for example p=0.25 seed=3."""
+    data_dir: DataDir = None
+    """Folder of the prepared TFDS data sets."""
+    out: Annotated[Path | None, shown("the folder of the run")] = None
+    """Folder for the three files. Existing files are replaced."""
+
+    def __call__(self) -> None:
+        """Prints the measurements and writes the files."""
+        out = self.out or self.run
+        run = gather([self.run], parse_where(self.where), data_dir=self.data_dir).run()
+        summary = run.privacy_report(out, min_members=self.min_members).summary
+        print(f"Uploads of the run {run.name}:")
+        for line in lines_of_uploads(summary):
+            print(f"  {line}")
+        print()
+        if "uploads_auc" not in summary:
+            print(
+                "Membership inference is left out, because all examples of the data "
+                "set are in the run: run with --limit or --split train."
+            )
+        else:
+            print(
+                "Membership inference (AUC; 0.5: the attack guesses, 1: the attack is "
+                f"always right), {summary['members']:,} examples of the run and "
+                f"{summary['non_members']:,} other examples:"
+            )
+            for name, text in {
+                "uploads": "by the nearest upload:        ",
+                "centers": "by the nearest cluster center:",
+            }.items():
+                value, low, high = (summary[f"{name}_{x}"] for x in AUC_COLUMNS)
+                print(f"  {text} {value:.3f} (95 % interval {low:.3f} to {high:.3f})")
+        print()
+        print(f"measurements: {out / 'privacy.csv'}")
+        print(f"uploaded points: {out / 'privacy_points.csv'}")
+        print(f"closest uploads, or all distances: {out / 'privacy.png'}")
+
+
+AUC_COLUMNS = ("auc", "low", "high")
+"""Endings of the columns of an attack in privacy.csv."""
+
+
+def lines_of_uploads(summary: Mapping[str, Any]) -> list[str]:
+    """Returns the measurements of the uploads as lines of text.
+
+    Args:
+        summary: the summary of a `PrivacyReport`.
+
+    Returns:
+        The lines, each with a label, a value and a unit.
+    """
+    kind, count = summary["kind"], summary["points"]
+    lines = [f"uploaded {kind}: {count:,} of {summary['uploading_clients']:,} clients"]
+    if kind == "centroids":
+        lines += [
+            f"centroids of one example: {summary['one_member']:,} of {count:,}",
+            f"centroids of fewer than {summary['min_members']} examples: "
+            f"{summary['few_members']:,} of {count:,}",
+        ]
+    lines += [
+        f"copies of an example: {summary['copies']:,} of {count:,}",
+        f"distance to the nearest example of the client: {summary['distance']:.3f} "
+        f"(median; two neighbouring examples: {summary['neighbor_distance']:.3f})",
+    ]
+    if kind != "centroids":
+        lines.append(
+            f"nearest example is of the same client: {summary['own_client']:.1%} of "
+            f"{count:,} ({summary['own_client_by_chance']:.1%} if clients are alike)"
+        )
+    if "copy_probability" in summary:
+        lines.append(
+            "probability of being nearer to the run than an example outside of the "
+            f"run: {summary['copy_probability']:.2f} (0.5: no copies, 1: copies)"
+        )
+    return lines
+
+
+@dataclasses.dataclass(frozen=True)
 class Collect:
     """Merges the shards of one grid (--shard) into one results folder.
 
@@ -792,6 +893,7 @@ TOOLS = {
     "predict": Predict,
     "export": Export,
     "probe": Probe,
+    "privacy": Privacy,
     "choose": Choose,
     "consensus": Consensus,
     "how-many": HowMany,

@@ -281,6 +281,47 @@ def cluster_sums(
     return matmul(members.astype(float), z), members.sum(axis=1).astype(float)
 
 
+def uploaded_means(
+    z: Float[Array, "N D"],
+    mask: Bool[Array, "N"],
+    present: Bool[Array, ""],
+    assignments: Int[Array, "N"],
+    centroids: Float[Array, "K D"],
+    *,
+    fuzzifier: Scalar | None = None,
+) -> tuple[Float[Array, "K D"], Int[Array, "K"]]:
+    """Computes the means that the server can compute from a client's sums and counts.
+
+    Args:
+        z: the client's examples or their embedding.
+        mask: False at padding.
+        present: whether the client has uploaded its sums and counts.
+        assignments: the cluster of each example, from 0 to K - 1.
+        centroids: the centroids, for the memberships of fuzzy c-means.
+        fuzzifier: m > 1 of fuzzy c-means; None is k-means.
+
+    Returns:
+        The means [K, D], with NaN for clusters without examples, and the number of
+        examples of each cluster [K]. They are the fields of `fcjax.types.Uploads` for
+        one client.
+
+    Examples:
+        >>> z, mask = jnp.array([[1.0], [3.0], [9.0]]), jnp.array([True, True, False])
+        >>> assignments, centroids = jnp.array([0, 0, 1]), jnp.zeros((2, 1))
+        >>> present = jnp.array(True)
+        >>> points, members = uploaded_means(z, mask, present, assignments, centroids)
+        >>> print(points[:, 0], members)
+        [ 2. nan] [2 0]
+    """
+    sums, counts = cluster_sums(z, assignments, mask, len(centroids))
+    weights = counts
+    if fuzzifier is not None:
+        sums, weights, *_ = _local_sums(centroids, z, mask, fuzzifier=fuzzifier)
+    uploaded = present & (weights > 0)
+    means = sums / jnp.where(weights > 0, weights, 1)[:, None]
+    return jnp.where(uploaded[:, None], means, jnp.nan), counts.astype(int)
+
+
 def seed_centroids(
     key: PRNGKey,
     z: Entries,

@@ -14,6 +14,9 @@ from sklearn import metrics
 
 # --- Internal
 
+INTERNAL_SCORES = ("silhouette", "davies_bouldin", "calinski_harabasz")
+"""The names of the scores of `internal_scores`."""
+
 
 def internal_scores(
     embedding: Float[np.ndarray | Array, "_ _"],

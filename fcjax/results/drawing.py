@@ -9,8 +9,8 @@ from jaxtyping import Bool, Integer
 from scipy.sparse.csgraph import connected_components
 
 from fcjax import data, metrics
+from fcjax.metrics.internal import INTERNAL_SCORES
 from fcjax.results import figures
-from fcjax.results.run import INTERNAL_SCORES
 from fcjax.results.store import CommunityAssignments, Folder
 
 

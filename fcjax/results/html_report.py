@@ -20,11 +20,12 @@ from PIL import Image
 import fcjax
 from fcjax.data.source import short_name
 from fcjax.federated.kmeans import UNLIKE
+from fcjax.metrics.internal import INTERNAL_SCORES
 from fcjax.results import drawing, store, tables
 from fcjax.results.environment import PACKAGES
 from fcjax.results.figures import images, in_words
 from fcjax.results.figures.matrices import confusion_counts, cross_counts
-from fcjax.results.run import INTERNAL_SCORES, Run, ScoredExamples, below_kmeans
+from fcjax.results.run import Run, ScoredExamples, below_kmeans
 from fcjax.results.selection import (
     DESCRIPTIONS,
     Ensemble,

@@ -4,7 +4,7 @@ import json
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,9 @@ import fcjax
 from fcjax import metrics
 from fcjax.data import Dataset, Scaling
 from fcjax.data.dataset import pixels, scaled
-from fcjax.results import exported, probing, store
+from fcjax.results import drawing, exported, leakage, probing, store
 from fcjax.results.store import Folder, Row
 
-INTERNAL_SCORES = ("silhouette", "davies_bouldin", "calinski_harabasz")
-"""Scores without labels."""
 LIKELY_WORSE = 0.7
 """A run is likely worse than k-means if its silhouette on the raw examples is below
 this share of that of k-means; measured in docs/benchmarks/without_labels.md."""
@@ -265,6 +263,65 @@ class Run:
             label_fraction=label_fraction,
             num_draws=num_draws,
         )
+
+    def privacy_report(
+        self, out: str | Path | None = None, *, min_members: int = 5
+    ) -> leakage.PrivacyReport:
+        """Measures what the last uploads of the clients reveal about their examples.
+
+        The run needs `keep_uploads=True`. Labels are not used. The weights of uploaded
+        networks are not examined.
+
+        Args:
+            out: folder for privacy.csv, privacy_points.csv and privacy.png.
+            min_members: centroids of fewer examples are counted, at least 1.
+
+        Returns:
+            The measurements. Membership inference needs examples of the data set that
+            are not in the run, so a run with `limit` or with `split="train"`.
+
+        Raises:
+            ValueError: the run has not kept its uploads, the clients of the method
+                upload no points, or `min_members` is out of range.
+
+        Examples:
+            >>> import fcjax
+            >>> from fcjax.methods import KFed
+            >>> runs = fcjax.run(KFed(), "digits", limit=200, keep_uploads=True)
+            >>> report = runs[0].privacy_report()
+            >>> report.summary["points"], report.summary["non_members"]
+            (100, 1597)
+        """
+        uploads = self.folder.uploads(self.params)
+        if uploads is None:
+            raise ValueError(
+                f"the run {self.name} has no stored uploads; run the same command "
+                "again with `keep_uploads=True` and `resume=False`"
+            )
+        if not len(uploads.points):
+            raise ValueError(
+                f"the clients of {self.row['method']} upload neither centroids nor "
+                "synthetic examples, so there is nothing to measure"
+            )
+        dataset = self.dataset
+        clients = self.clients_[: len(dataset.examples)]
+        others = leakage.non_members(self.folder.source(), dataset, clients)
+        predict = partial(exported.predict, self.model)
+        report = leakage.examine(
+            uploads, dataset, clients, others, predict, min_members=min_members
+        )
+        if out is not None:
+            names = [*self.folder.settings, "seed"]
+            leakage.write(
+                Path(out),
+                report,
+                uploads,
+                dataset,
+                predict,
+                run={name: self.row[name] for name in ("method", "dataset", *names)},
+                title=drawing.figure_title([self.row], names),
+            )
+        return report
 
     def export(self, out: str | Path) -> None:
         """Writes the model and the embeddings of the run for programs without fcjax.

@@ -126,7 +126,7 @@ def copy_runs(results: Folder, source: Folder, points: Sequence[Point]) -> None:
         points, [source.assignment_arrays(point) for point in points]
     )
     for point in points:
-        for path in (Folder.model_path, Folder.communities_path):
+        for path in (Folder.model_path, Folder.communities_path, Folder.uploads_path):
             old, new = path(source, point), path(results, point)
             if old.exists():
                 new.parent.mkdir(parents=True, exist_ok=True)

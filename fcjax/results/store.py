@@ -7,6 +7,7 @@ environment.json  commit, versions, machine and seconds of each start of the com
 assignments.npz   cluster of each example in each run
 models/           exported global model of each run
 communities/      communities of the clients' clusters, for methods that find them
+uploads/          last uploads of the clients of each run, with --keep-uploads
 checkpoints/      state of unfinished runs
 figures/          figures of the first run and of the grid
 tensorboard/, wandb/   logs, with --log
@@ -36,13 +37,15 @@ from fcjax.data.source import ARRAY, SOURCE
 from fcjax.engine import Position
 from fcjax.results import exported
 from fcjax.results.environment import digest, environment
+from fcjax.types import Uploads
 
 CONTENTS = (
     *("results.csv", "history.csv", "environment.json", "assignments.npz"),
     *("table.md", "table.tex", "report.html", "assignments.csv", "embeddings.npz"),
     *("choice.csv", "choice.png", "how_many.csv", "how_many.png"),
     *("comparison.csv", "comparison.png", "predictions.csv"),
-    *("models", "communities", "checkpoints", "figures", "tensorboard"),
+    *("privacy.csv", "privacy_points.csv", "privacy.png"),
+    *("models", "communities", "uploads", "checkpoints", "figures", "tensorboard"),
     *("consensus", "export", "fit"),
 )
 """Files and folders besides config.json that commands write. --no-resume removes them,
@@ -463,6 +466,17 @@ class Folder:
         """
         return self.directory / "communities" / self.model_path(point).name
 
+    def uploads_path(self, point: Point) -> Path:
+        """Returns the path of the uploads of a run.
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            The path of an .npz file in uploads/. The file need not exist.
+        """
+        return self.directory / "uploads" / self.model_path(point).name
+
     def _file_name(self, point: Point, names: Sequence[str]) -> str:
         """Returns the values of some axes, and a digest of the values of all axes."""
         values = {name: float(point[name]) for name in self.names}
@@ -671,6 +685,31 @@ class Folder:
         """
         arrays = self._read(self.communities_path(point))
         return CommunityAssignments(**arrays) if arrays else None
+
+    def add_uploads(self, point: Point, uploads: Uploads) -> None:
+        """Writes the last uploads of the clients of a run.
+
+        Args:
+            point: axis values of the run.
+            uploads: the uploads as NumPy arrays. Methods without uploads have no
+                points.
+        """
+        self._write(self.uploads_path(point), uploads._asdict())
+
+    def uploads(self, point: Point) -> Uploads | None:
+        """Returns the last uploads of the clients of a run; None if there is no file.
+
+        Args:
+            point: axis values of the run.
+
+        Returns:
+            The uploads. Methods without uploads have no points.
+
+        Raises:
+            ValueError: the file cannot be read.
+        """
+        arrays = self._read(self.uploads_path(point))
+        return Uploads(**arrays) if arrays else None
 
     def _write(self, path: Path, arrays: Mapping[str, np.ndarray], **options) -> None:
         """Writes arrays to a file, or keeps them in memory."""

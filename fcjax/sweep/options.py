@@ -43,6 +43,9 @@ class Output:
     """Seconds between two checkpoints, at least 0."""
     plot: bool = True
     """Draw the learning curves and the embedding of the first run."""
+    keep_uploads: bool = False
+    """Store the last uploads of the clients, for `fcjax privacy`: centroids or
+    synthetic examples."""
     dry_run: bool = False
     """Print the data, the clients, the settings and the compiled programs, and stop."""
     to: Annotated[Path | None, shown("run the grid here")] = None

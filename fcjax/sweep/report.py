@@ -14,10 +14,11 @@ from fcjax.data import federation
 from fcjax.data.dataset import Dataset, counted
 from fcjax.data.source import short_name
 from fcjax.methods import Method
+from fcjax.metrics.internal import INTERNAL_SCORES
 from fcjax.parallel.mesh import all_devices, is_multiprocess
 from fcjax.results import store, tables
 from fcjax.results.results import Results
-from fcjax.results.run import INTERNAL_SCORES, below_kmeans
+from fcjax.results.run import below_kmeans
 from fcjax.results.store import Folder
 from fcjax.settings import Default, as_tuple
 from fcjax.sweep import plan

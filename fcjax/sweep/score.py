@@ -14,8 +14,7 @@ from fcjax import metrics
 from fcjax.data.source import Source, short_name
 from fcjax.federated.kmeans import heterogeneity
 from fcjax.methods.base import MethodSpec, Scope
-from fcjax.metrics.internal import MAX_WEIGHT
-from fcjax.results.run import INTERNAL_SCORES
+from fcjax.metrics.internal import INTERNAL_SCORES, MAX_WEIGHT
 from fcjax.results.store import CommunityAssignments, Row, global_clusters
 from fcjax.sweep.outcome import Embedding, Outcome
 from fcjax.sweep.plan import Batch

@@ -49,7 +49,7 @@ from fcjax.sweep.outcome import (
 from fcjax.sweep.plan import Batch
 from fcjax.sweep.progress import Progress
 from fcjax.sweep.score import round_off
-from fcjax.types import Federation, Grid, State
+from fcjax.types import Federation, Grid, State, Uploads
 
 log = logging.getLogger("fcjax")
 
@@ -525,6 +525,9 @@ def finish(
     communities = on_host(call.program.communities(call.grid, state))
     leaves = model and exported.select_weights(model, call.grid.hyper, state)
     leaves = on_host(leaves or {})
+    keeps_uploads, uploads = task.options.keep_uploads, None
+    if keeps_uploads:
+        uploads = on_host(call.program.uploads(call.grid, state))
     embeddings = embeddings_of(call.program, call.grid, state)
     if not folder.writes:
         for _ in embeddings:  # every process must take part in the computation
@@ -537,6 +540,8 @@ def finish(
     for i, (run, scores, same, embedding) in enumerate(each):
         if same is not None:
             folder.add_communities(run.point, same)
+        if keeps_uploads:
+            folder.add_uploads(run.point, uploads_of_run(uploads, i))
         if task.options.plot and run.point == folder.first:
             row = {"method": batch.method.name, **run.point}
             row["dataset"] = short_name(task.source.dataset)
@@ -585,6 +590,22 @@ def finish(
         )
     folder.add_assignments(batch.points, assignments)
     folder.add_rows(rows)
+
+
+def uploads_of_run(uploads: Uploads | None, run: int) -> Uploads:
+    """Returns the last uploads of the clients of one run.
+
+    Args:
+        uploads: the uploads of all runs as NumPy arrays, [G, ...]; None for methods
+            without uploads.
+        run: the index of the run.
+
+    Returns:
+        The uploads of the run. Methods without uploads have no points.
+    """
+    if uploads is None:
+        return Uploads(np.zeros((0, 0, 0), np.float32), np.zeros((0, 0), int))
+    return Uploads(*(x[run] for x in uploads))
 
 
 def export_model(call: Call, state: State) -> exported.Program | None:

@@ -36,7 +36,7 @@ def fcjax(monkeypatch, capsys):
 def test_every_script_and_tool_is_listed_with_what_it_does(fcjax):
     listing, _ = fcjax()
     names = "ccfc fedmcc sda-fdc fdsc fedcref baselines reproduce collect keep"
-    for name in f"{names} predict draw probe export".split():
+    for name in f"{names} predict draw probe privacy export".split():
         assert f"  {name} " in listing
     # Neighbours that scripts import are no commands.
     assert "  encoders " not in listing

@@ -20,7 +20,8 @@ from fcjax.sweep import train
 
 ROOT = Path(__file__).parents[2]
 TOOLS = dict.fromkeys(
-    ["choose", "consensus", "draw", "export", "how-many", "probe", "report"], ""
+    ["choose", "consensus", "draw", "export", "how-many", "privacy", "probe", "report"],
+    "",
 )
 TOOLS |= {"compare": "gone", "predict": "--dataset digits", "deploy": "--to {empty}"}
 """What each takes beside a run."""
@@ -300,6 +301,8 @@ COMMANDS = [
     ),
     ("probe {run} --label-fraction 2", "--label-fraction"),
     ("probe {run} --num-draws 0", "--num-draws"),
+    ("privacy {run}", "again with --keep-uploads and --no-resume"),
+    ("privacy {run} --where p=7", "no run of {run} has p=7"),
     ("choose", "at least one results folder is required"),
     ("choose {run} --by luck", ", got 'luck'"),
     (

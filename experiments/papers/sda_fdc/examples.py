@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from experiments.figure_runs import load_one, train
-from experiments.papers.sda_fdc.copying import copying, nearest
 from fcjax import data
 from fcjax.methods import SDAFCKM
+from fcjax.metrics.leakage import copying, flat, nearest
 from fcjax.results.figures import image_rows
 from fcjax.sweep.plan import Task
 from fcjax.sweep.train import Call
@@ -171,12 +171,6 @@ def like_labels(
         for label, count in zip(*np.unique(labels, return_counts=True), strict=True)
     ]
     return dataset.examples[np.concatenate(subsets)]
-
-
-def flat(examples: Shaped[np.ndarray, "n *F"]) -> Float[np.ndarray, "n D"]:
-    """Returns examples as vectors. Pixels are scaled to [0, 1]."""
-    scale = 255 if examples.dtype == np.uint8 else 1
-    return examples.reshape(len(examples), -1) / np.float32(scale)
 
 
 def draw_clients(

@@ -6,6 +6,7 @@ global state of matplotlib stays as it is.
 
 from fcjax.results.figures.curves import (
     against,
+    histogram,
     in_words,
     intervals,
     learning_curves,
@@ -26,6 +27,7 @@ __all__ = [
     "confidence",
     "confusion",
     "contact_sheet",
+    "histogram",
     "image_rows",
     "in_words",
     "intervals",

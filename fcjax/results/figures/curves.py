@@ -464,6 +464,35 @@ def _stage_axis(
 # --- Intervals
 
 
+def histogram(
+    values: Float[np.ndarray, "n"],
+    path: str | Path,
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str = "",
+) -> Figure:
+    """Draws a histogram of values that are at least 0.
+
+    Args:
+      values: [n] the values.
+      path: file to write; the ending sets the format.
+      xlabel: meaning and unit of the values.
+      ylabel: meaning of the counts.
+      title: title of the figure.
+
+    Returns:
+      The figure, written to `path`.
+    """
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.hist(values, bins=30, range=(0, max(float(values.max()), 1)), color="tab:blue")
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    plain_axes(axes)
+    return write(figure, path, title)
+
+
 def intervals(
     lines: Mapping[str, tuple[float, float, float, bool]],
     path: str | Path,

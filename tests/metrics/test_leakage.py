@@ -1,13 +1,14 @@
-"""Data-copying, beside SciPy's U test and scikit-learn's neighbours."""
+"""Copies and membership inference, beside SciPy and scikit-learn."""
 
 import math
 
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, norm
+from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
-from experiments.papers.sda_fdc.copying import copying, nearest
+from fcjax.metrics.leakage import auc, copying, flat, nearest
 
 
 def test_nearest_as_scikit_learn_finds_them_and_0_to_a_copy():
@@ -47,3 +48,34 @@ def test_the_closest_are_counted_by_the_nearest_hundredth():
     # Of fewer than a hundred it is the nearest.
     few = copying(np.array([0.5, 1.0, 1.5, 9.0]), np.arange(1.0, 51.0))
     assert few["closest_share"] == 0.5
+
+
+def test_the_auc_is_scikit_learns_with_ties():
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(1, 9, 70) + 0.0, rng.integers(0, 7, 90) + 0.0
+    expected = roc_auc_score(np.repeat([1, 0], [70, 90]), np.append(one, other))
+    assert auc(one, other).value == pytest.approx(expected)
+
+
+def test_the_interval_by_hand():
+    """The pairs of 3 are won, those of 1 by half: shares 1 and 0.5, and likewise of
+    the other group. Both variances are 1 / 8, so that the squared error is 1 / 8."""
+    value, low, high = auc(np.array([3.0, 1.0]), np.array([2.0, 0.0]))
+    assert (value, high) == (0.75, 1.0)
+    assert low == pytest.approx(0.75 - 1.96 * math.sqrt(1 / 8))
+    assert auc(np.array([5.0, 6.0]), np.array([1.0, 2.0])) == (1, 1, 1)
+    assert auc(np.zeros(4), np.zeros(3)) == (0.5, 0.5, 0.5)
+
+
+def test_the_interval_has_the_true_value_in_95_of_100_draws():
+    """Normal scores one apart: the true area is Phi(1 / sqrt(2))."""
+    rng, true = np.random.default_rng(0), norm.cdf(math.sqrt(0.5))
+    draws = [auc(rng.normal(1, 1, 60), rng.normal(0, 1, 80)) for _ in range(400)]
+    inside = [low <= true <= high for _, low, high in draws]
+    assert 0.92 <= np.mean(inside) <= 0.98
+
+
+def test_pixels_are_scaled_and_numbers_are_not():
+    images = np.array([[[[0], [255]]]], np.uint8)
+    np.testing.assert_array_equal(flat(images), [[0.0, 1.0]])
+    np.testing.assert_array_equal(flat(np.array([[7.0, 8.0]])), [[7.0, 8.0]])
