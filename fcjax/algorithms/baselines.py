@@ -34,7 +34,7 @@ from fcjax.federated.kmeans import (
     no_clusters,
     uploaded_means,
 )
-from fcjax.privacy.guarantee import noise_in
+from fcjax.privacy.guarantee import least_members, noise_in
 from fcjax.privacy.kmeans import PrivateKMeans
 from fcjax.ragged import Ragged
 from fcjax.types import (
@@ -214,7 +214,9 @@ def exact_cmeans(
             x = read(federation)(indices)
             nearest = assign_nearest(x, centroids)
             return uploaded_means(
-                *(x, mask, present, nearest, centroids), fuzzifier=fuzzifier
+                *(x, mask, present, nearest, centroids),
+                fuzzifier=fuzzifier,
+                min_members=least_members(settings),
             )
 
         present = ever_present(federation)
@@ -228,6 +230,7 @@ def exact_cmeans(
         options |= noise.kmeans() | {"keep": False}
         private = PrivateKMeans(points, num_clusters, **options)
         return FederatedClustering(init, (private.stage("cluster"),), embed, assign)
+    options |= {"min_members": least_members(settings)}
     kmeans = KMeans(points, num_clusters, keep=False, **options)
     stage = kmeans.stage("cluster", settings.num_rounds)
     return FederatedClustering(init, (stage,), embed, assign, uploads=uploads)

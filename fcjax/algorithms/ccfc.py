@@ -30,9 +30,10 @@ from fcjax.federated.kmeans import (
     means_of,
     no_clusters,
     uploaded_means,
+    withhold,
 )
 from fcjax.nn.layers import apply_to_views, in_compute_dtype
-from fcjax.privacy.guarantee import noise_in, updates_in
+from fcjax.privacy.guarantee import least_members, noise_in, updates_in
 from fcjax.privacy.kmeans import PrivateKMeans
 from fcjax.types import (
     FederatedClustering,
@@ -220,6 +221,7 @@ def kmeans_stage(setup: Setup) -> Stage:
         return PrivateKMeans(embedded, num_clusters, **options).stage()
     whitening = HALF if settings.whiten else 0.0
     options |= {"num_init": settings.num_init, "whitening": whitening}
+    options |= {"min_members": least_members(settings)}
     return KMeans(embedded, num_clusters, **options).stage()
 
 
@@ -419,7 +421,8 @@ def client_round(
     elif by_clusters:
         z = encode(setup, pool, trained.variables, indices)
         labels = nearest(setup, z, before.centroids)
-        centroids = cluster_sums(z, labels, mask, setup.num_clusters)
+        sums = cluster_sums(z, labels, mask, setup.num_clusters)
+        centroids = withhold(*sums, least_members(settings))
     subset = training.evenly_spaced_indices(mask, settings.batch_size)
     z = encode(setup, pool, trained.variables, indices[subset])
     values = {
@@ -693,7 +696,11 @@ def with_means(setup: Setup, state: State, federation: Federation) -> State:
     # A cluster without examples keeps its centroid, mapped back to the embedding.
     before = clusters.whitening.undo(clusters.centroids)
     before = losses.normalize(before) if cosine else before
-    means = cluster_means(*(z, labels, federation.mask, present, before), cosine=cosine)
+    means = cluster_means(
+        *(z, labels, federation.mask, present, before),
+        cosine=cosine,
+        min_members=least_members(setup.settings),
+    )
     new = clusters._replace(centroids=means, whitening=identity(means.shape[-1]))
     keep = partial(jnp.where, is_heterogeneous(setup.settings, state))
     new = jax.tree.map(keep, clusters, new)
@@ -859,7 +866,8 @@ def client_uploads(
         else:
             means = local_centroids(setup, key, variables, pool, indices, mask)
             labels = assign_nearest(z, means)
-        return uploaded_means(z, mask, present, labels, means)
+        least = least_members(setup.settings)
+        return uploaded_means(z, mask, present, labels, means, min_members=least)
 
     keys, present = (
         clients.keys(key, len(federation.indices)),

@@ -91,6 +91,8 @@ class FeatureKMeans(NamedTuple):
     """Number of examples per forward pass of a client."""
     noise: Noise | None = None
     """Differential privacy; None clusters without noise."""
+    min_members: int = 1
+    """Clients withhold clusters with fewer examples."""
 
     def stage(self, encoder: Network) -> Stage:
         """Returns the stage of federated k-means.
@@ -114,7 +116,8 @@ class FeatureKMeans(NamedTuple):
             kmeans = PrivateKMeans(points, self.num_clusters, model=model, **options)
         else:
             sizes = (self.num_clusters, self.num_init, self.whitening)
-            kmeans = KMeans(points, *sizes, model=model)
+            least = self.min_members
+            kmeans = KMeans(points, *sizes, model=model, min_members=least)
 
         def begin(key: PRNGKey, state: State, federation: Federation) -> State:
             before: Server = state.server

@@ -19,6 +19,7 @@ from fcjax.cluster import assign_nearest, kmeans, lloyd
 from fcjax.cluster.kmeans import clear, farthest_first, plus_plus, squared_distances
 from fcjax.data.augment import row_reader
 from fcjax.federated import clients, server
+from fcjax.privacy.guarantee import least_members
 from fcjax.ragged import Ragged
 from fcjax.types import FederatedClustering, Federation, PRNGKey, State, Uploads
 
@@ -156,9 +157,20 @@ def round(
     local, losses = clients.for_each(
         local_clusters, keys, federation.indices, federation.mask
     )
-    uploads, participating, losses = server.gather((local, present, losses))
+    kept = jnp.ones(local.shape[:2], bool)
+    least = least_members(setup.settings)
+    if least > 1:  # Clients withhold centroids of few examples.
+        count = partial(count_members, read)
+        data = federation.indices, federation.mask
+        kept = clients.for_each(count, *data, local) >= least
+        local_uploads = jnp.where(kept[..., None], local, 0)
+    else:
+        local_uploads = local
+    uploads, kept, participating, losses = server.gather(
+        (local_uploads, kept, present, losses)
+    )
     numbers = {"num_clusters": setup.num_clusters, "num_iters": setup.num_iters}
-    centroids = aggregate(uploads, participating, **numbers)
+    centroids = aggregate(uploads, participating, kept, **numbers)
     nearest = partial(assign_nearest, centroids=centroids)
     clusters = clients.for_each(nearest, local)
     down = (
@@ -239,6 +251,7 @@ def projected_start(
 def aggregate(
     uploads: Float[Array, "M L D"],
     participating: Bool[Array, "M"],
+    kept: Bool[Array, "M L"] | None = None,
     *,
     num_clusters: int,
     num_iters: int = 300,
@@ -252,6 +265,7 @@ def aggregate(
     Args:
         uploads: the local centroids of all clients.
         participating: the participating clients; the others are ignored.
+        kept: the centroids that their clients have uploaded; None means all.
         num_clusters: k, the number of global clusters.
         num_iters: maximum number of Lloyd iterations.
 
@@ -260,9 +274,11 @@ def aggregate(
     """
     num_clients, local_clusters, _ = uploads.shape
     points = uploads.reshape(num_clients * local_clusters, -1)
-    mask = jnp.repeat(participating, local_clusters)
-    is_first = jnp.arange(num_clients) == jnp.argmax(participating)
-    first = jnp.repeat(is_first, local_clusters)
+    kept = jnp.ones((num_clients, local_clusters), bool) if kept is None else kept
+    kept &= participating[:, None]
+    mask = kept.reshape(-1)
+    is_first = jnp.arange(num_clients) == jnp.argmax(kept.any(axis=1))
+    first = jnp.repeat(is_first, local_clusters) & mask
     start = farthest_first(points, mask.astype(float), first, num_clusters)
     return lloyd(points, points[start], mask=mask, num_iters=num_iters).centroids
 
@@ -317,6 +333,28 @@ def assign(
     return clients.for_each(inherit, federation.indices, *local, nearest)
 
 
+def count_members(
+    read: Callable,
+    indices: Int[Array, "N"],
+    mask: Bool[Array, "N"],
+    centroids: Float[Array, "L D"],
+) -> Int[Array, "L"]:
+    """Counts the examples of a client whose nearest local centroid each one is.
+
+    Args:
+        read: (indices) -> the examples.
+        indices: the client's examples, as indices into the pool.
+        mask: False at padding.
+        centroids: the local centroids.
+
+    Returns:
+        The number of examples per centroid.
+    """
+    nearest = assign_nearest(read(indices), centroids)
+    is_member = nearest[None] == jnp.arange(len(centroids))[:, None]
+    return jnp.sum(is_member & mask[None], axis=1)
+
+
 def client_uploads(
     setup: Setup, _: PRNGKey, state: State, federation: Federation
 ) -> Uploads:
@@ -334,16 +372,13 @@ def client_uploads(
     read = row_reader(federation, unit_length=setup.settings.unit_length)
     local: Local = state.clients
 
-    def count(indices, mask, centroids):
-        nearest = assign_nearest(read(indices), centroids)
-        is_member = nearest[None] == jnp.arange(len(centroids))[:, None]
-        return jnp.sum(is_member & mask[None], axis=1)
-
+    count = partial(count_members, read)
     members = clients.for_each(
         count, federation.indices, federation.mask, local.centroids
     )
-    answered = local.answered[:, None, None]
-    return Uploads(jnp.where(answered, local.centroids, jnp.nan), members)
+    kept = members >= least_members(setup.settings)
+    kept &= local.answered[:, None]
+    return Uploads(jnp.where(kept[..., None], local.centroids, jnp.nan), members)
 
 
 def top_singular_vectors(

@@ -91,6 +91,7 @@ def lloyd_step(
     read: Read = _as_is,
     cosine: bool = False,
     fuzzifier: Scalar | None = None,
+    min_members: int = 1,
 ) -> Step:
     """Runs one step of Lloyd's algorithm on the examples of all clients.
 
@@ -107,6 +108,7 @@ def lloyd_step(
         cosine: scale the new centroids to unit length, for examples of unit length.
         fuzzifier: m > 1 runs a step of fuzzy c-means instead: sums, counts and squared
             distances are weighted by the memberships to the power m. None is k-means.
+        min_members: clients withhold clusters with fewer examples, see `withhold`.
 
     Returns:
         The new centroids, and the counts and the inertia of the old ones; NaN if no
@@ -130,6 +132,8 @@ def lloyd_step(
         local = (
             clients.sum_chunks(local_sums, z, mask) if is_large else local_sums(z, mask)
         )
+        sums, counts, squares, number = local
+        local = (*withhold(sums, counts, min_members), squares, number)
         return local, local[1]
 
     # The server receives means over the clients. The number of clients cancels.
@@ -138,6 +142,33 @@ def lloyd_step(
     counts = server.gather(jnp.where(present[:, None], counts, 0))
     means = means_of(sums, totals, centroids, cosine=cosine)
     return Step(means, counts, squares / number)
+
+
+def withhold(
+    sums: Float[Array, "K D"], counts: Float[Array, "K"], min_members: int
+) -> tuple[Float[Array, "K D"], Float[Array, "K"]]:
+    """Removes the clusters of a client that have few examples from its upload.
+
+    The mean of a cluster with one example is this example.
+
+    Args:
+        sums: the sum of the client's examples in each cluster.
+        counts: the number of these examples, or their sum of memberships.
+        min_members: smallest number of examples of an uploaded cluster.
+
+    Returns:
+        The sums and counts, 0 for clusters below `min_members`.
+
+    Examples:
+        >>> sums, counts = jnp.array([[6.0], [2.0]]), jnp.array([3.0, 1.0])
+        >>> sums, counts = withhold(sums, counts, 2)
+        >>> print(sums[:, 0], counts)
+        [6. 0.] [3. 0.]
+    """
+    if min_members <= 1:
+        return sums, counts
+    kept = counts >= min_members
+    return jnp.where(kept[:, None], sums, 0), jnp.where(kept, counts, 0)
 
 
 def means_of(
@@ -226,6 +257,7 @@ def cluster_means(
     before: Float[Array, "K D"],
     *,
     cosine: bool = False,
+    min_members: int = 1,
 ) -> Float[Array, "K D"]:
     """Computes the mean of each cluster from the clients' sums and counts.
 
@@ -236,6 +268,7 @@ def cluster_means(
         present: the participating clients; the others are ignored.
         before: the centroids that clusters without examples keep.
         cosine: scale the means to unit length.
+        min_members: clients withhold clusters with fewer examples, see `withhold`.
 
     Returns:
         The means [K, D].
@@ -247,7 +280,11 @@ def cluster_means(
         >>> print(cluster_means(z, assignments, mask, present, before)[:, 0])
         [2.5 5. ]
     """
-    local_sums = partial(cluster_sums, num_clusters=len(before))
+
+    def local_sums(z, assignments, mask):
+        local = cluster_sums(z, assignments, mask, len(before))
+        return withhold(*local, min_members)
+
     local = clients.for_each(local_sums, z, assignments, mask)
     sums, totals = server.weighted_mean(local, present.astype(float))
     return means_of(sums, totals, before, cosine=cosine)
@@ -289,6 +326,7 @@ def uploaded_means(
     centroids: Float[Array, "K D"],
     *,
     fuzzifier: Scalar | None = None,
+    min_members: int = 1,
 ) -> tuple[Float[Array, "K D"], Int[Array, "K"]]:
     """Computes the means that the server can compute from a client's sums and counts.
 
@@ -299,6 +337,7 @@ def uploaded_means(
         assignments: the cluster of each example, from 0 to K - 1.
         centroids: the centroids, for the memberships of fuzzy c-means.
         fuzzifier: m > 1 of fuzzy c-means; None is k-means.
+        min_members: the client withheld clusters with fewer examples.
 
     Returns:
         The means [K, D], with NaN for clusters without examples, and the number of
@@ -317,6 +356,7 @@ def uploaded_means(
     weights = counts
     if fuzzifier is not None:
         sums, weights, *_ = _local_sums(centroids, z, mask, fuzzifier=fuzzifier)
+    sums, weights = withhold(sums, weights, min_members)
     uploaded = present & (weights > 0)
     means = sums / jnp.where(weights > 0, weights, 1)[:, None]
     return jnp.where(uploaded[:, None], means, jnp.nan), counts.astype(int)
@@ -332,6 +372,7 @@ def seed_centroids(
     read: Read = _as_is,
     num_init: int = 10,
     cosine: bool = False,
+    min_members: int = 1,
 ) -> Float[Array, "K D"]:
     """Finds initial centroids for federated k-means.
 
@@ -353,6 +394,7 @@ def seed_centroids(
         read: computes the points of a client, see `Read`.
         num_init: number of seedings of each client's k-means, and of the server's.
         cosine: scale the centroids to unit length, for examples of unit length.
+        min_members: clients withhold clusters with fewer examples, see `withhold`.
 
     Returns:
         The centroids [K, D].
@@ -381,7 +423,8 @@ def seed_centroids(
         z, mask = jnp.pad(z, ((0, missing), (0, 0))), jnp.pad(mask, (0, missing))
         result = kmeans(key, z, num_local, mask=mask, num_init=num_init)
         members = result.assignments[None] == jnp.arange(num_local)[:, None]
-        return result.centroids, jnp.sum(members & mask[None], axis=1).astype(float)
+        counts = jnp.sum(members & mask[None], axis=1).astype(float)
+        return withhold(result.centroids, counts, min_members)
 
     keys = clients.keys(clients_key, len(present))
     local, counts = clients.for_each(summarize, keys, z, mask)
@@ -720,6 +763,8 @@ class KMeans(NamedTuple):
     """(federation) -> the function that computes the points of a client. If `points`
     gives indices and this function reads the examples, the points of all clients are
     never in memory together. It requires `keep=False` and no whitening."""
+    min_members: int = 1
+    """Clients withhold clusters with fewer examples, see `withhold`."""
 
     def stage(self, name: str = "k-means", num_rounds: int = 100) -> Stage:
         """Returns the stage; each round is one Lloyd step.
@@ -759,6 +804,7 @@ class KMeans(NamedTuple):
             read=self.read(federation),
             num_init=self.num_init,
             cosine=self.cosine,
+            min_members=self.min_members,
         )
         clusters = no_clusters(*centroids.shape)
         clusters = clusters._replace(centroids=centroids, whitening=whitening)
@@ -806,6 +852,7 @@ class KMeans(NamedTuple):
             read=self.read(federation),
             cosine=self.cosine,
             fuzzifier=self.fuzzifier,
+            min_members=self.min_members,
         )
         after = before._replace(
             centroids=step.centroids,

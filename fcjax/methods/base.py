@@ -143,6 +143,23 @@ class Method(ClusterMixin, BaseEstimator):
     )
     """Why the method offers no differential privacy, or not for every unit."""
 
+    @property
+    def withholds(self) -> bool:
+        """Whether clients can withhold clusters of few examples."""
+        return False
+
+    def check_withholds(self) -> None:
+        """Checks that clients can withhold clusters of few examples.
+
+        Raises:
+            ValueError: they cannot.
+        """
+        if not self.withholds:
+            raise ValueError(
+                f"`min_members` is not available for {self.name} with these settings; "
+                "its clients cannot withhold clusters"
+            )
+
     def protected_unit(self, unit: Unit | None) -> Unit:
         """Returns the protected unit of differential privacy.
 

@@ -166,6 +166,11 @@ class KFed(Baseline):
     """Give all examples of a client's cluster the same global cluster, as in the paper.
     Otherwise each example gets the nearest centroid of the server."""
 
+    @property
+    def withholds(self) -> bool:
+        """Whether clients can withhold clusters of few examples."""
+        return True
+
     def resolve(self, problem: Problem) -> MethodSpec:
         """Chooses a value for each setting and returns the method for this problem."""
         return super().resolve(problem)._replace(warning=uploads_of_examples)
@@ -269,6 +274,11 @@ class ExactKMeans(Baseline):
 
     num_rounds: NumRounds = default(100)
     """Largest number of communication rounds. A run ends early after convergence."""
+
+    @property
+    def withholds(self) -> bool:
+        """Whether clients can withhold clusters of few examples."""
+        return True
 
     def noisy_sums(self, settings: Mapping[str, Any], unit: Unit) -> Parts:
         """Lists the noisy sums of a private run: the mean and the Lloyd steps."""

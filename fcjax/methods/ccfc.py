@@ -194,6 +194,11 @@ class CCFC(Method):
             else paper_scores_ccfc.scores_of(problem.data, "CCFC"),
         )
 
+    @property
+    def withholds(self) -> bool:
+        """Whether clients can withhold clusters of few examples."""
+        return self.clustering == "k-means"
+
     def check_private(self, settings: Mapping[str, Any]) -> None:
         """Checks that all uploads of a private run can be protected.
 

@@ -30,7 +30,7 @@ from fcjax.federated.kmeans import HALF, UNLIKE
 from fcjax.methods.base import Method, MethodSpec, Problem, Shared, one_client
 from fcjax.methods.encoders import Backbone, backbone_of, encoder_of
 from fcjax.privacy.accounting import Part, Parts
-from fcjax.privacy.guarantee import Unit, noise_in
+from fcjax.privacy.guarantee import Unit, least_members, noise_in
 from fcjax.privacy.kmeans import CLUSTERING, STEPS, parts_of
 from fcjax.settings import Limits, Positive, Sweep, default, frozen, shown
 from fcjax.types import FederatedClustering, Network
@@ -187,6 +187,11 @@ class Contrastive(Method):
             *(self.full_name(), settings, self.builder(problem), "global"),
             shared=None if self.in_one_stage else Shared(self.name, 1, shared),
         )
+
+    @property
+    def withholds(self) -> bool:
+        """Whether clients can withhold clusters of few examples."""
+        return self.clustering != "mcc"
 
     def check_private(self, settings: Mapping[str, Any], problem: Problem) -> None:
         """Checks that all uploads of a private run can be protected.
@@ -576,6 +581,7 @@ def kmeans_of(
         num_clustered=num_clustered,
         batch_size=local.at_once,
         noise=noise_in(settings),
+        min_members=least_members(settings),
     )
     if settings.cluster_by == "k-means":
         return kmeans

@@ -102,7 +102,7 @@ def noise_of(parts: Parts, epsilon: float, delta: float) -> float:
 
     Examples:
         >>> parts = (Part("sums", share=1.0, times=1),)
-        >>> round(noise_of(parts, epsilon=1.0, delta=1e-5), 3)
+        >>> round(noise_of(parts, epsilon=1.0, delta=1e-5), 2)
         3.73
     """
     import dp_accounting

@@ -15,9 +15,9 @@ Unit = Literal["examples", "clients", "clustering"]
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-    """Differential privacy: a budget, and the noise that keeps it.
+    """Privacy of the clients' uploads (docs/guides/privacy.md).
 
-    Differential privacy is on if --epsilon is given (docs/guides/privacy.md).
+    Differential privacy is on if --epsilon is given.
 
     Examples:
       >>> privacy = Privacy(epsilon=[1, 8], privacy_unit="clients", clip=0.5)
@@ -47,6 +47,10 @@ class Privacy:
     noise_at: NoiseAt = "server"
     """Who adds the noise. `server` must be trusted with the sums. With `clients`, each
     client adds a share of the noise, for secure sums."""
+    min_members: int = 1
+    """Clients do not upload clusters with fewer examples. This is no guarantee; it
+    excludes --epsilon. Used by exact-km, exact-fcm, k-fed, and by methods whose
+    --cluster-by is k-means."""
 
     def __post_init__(self):
         epsilon = tuple(float(x) for x in as_tuple(self.epsilon))
@@ -64,8 +68,15 @@ class Privacy:
         for value in epsilon:
             if not 0 < value < float("inf"):
                 raise ValueError(f"`epsilon` must be finite and above 0, got {value}")
-        if not epsilon and (changed := [*given(self)]):
-            raise ValueError(f"`{changed[0]}` has no effect without `epsilon`")
+        if self.min_members < 1:
+            raise ValueError(
+                f"`min_members` must be at least 1, got {self.min_members}"
+            )
+        if epsilon and self.min_members > 1:
+            raise ValueError("`min_members` has no effect with `epsilon`")
+        changed = given(self).keys() - {"min_members"}
+        if not epsilon and changed:
+            raise ValueError(f"`{min(changed)}` has no effect without `epsilon`")
 
     def check_sizes(self, unit: Unit, num_clients: int, num_examples: int) -> None:
         """Checks that delta is below 1 / n.
@@ -182,6 +193,18 @@ def private_builder(
         return build({**values, "privacy": Noise(unit, noise, parts, privacy)})
 
     return build_private
+
+
+def least_members(settings: Any) -> int:
+    """Returns the smallest number of examples of an uploaded cluster.
+
+    Args:
+        settings: one attribute per setting.
+
+    Returns:
+        The setting `min_members`, or 1 if it is not set.
+    """
+    return getattr(settings, "min_members", 1)
 
 
 def noise_in(settings: Any) -> Noise | None:

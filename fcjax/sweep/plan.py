@@ -473,6 +473,11 @@ def resolve(task: Task, problem: Problem) -> MethodSpec:
         ValueError: a setting is not accepted, or the method cannot give the guarantee.
     """
     method, privacy = task.method, task.privacy
+    if privacy.min_members > 1:
+        method.check_withholds()
+        spec = method.resolve(problem)
+        settings = {**spec.settings, "min_members": privacy.min_members}
+        return spec._replace(settings=settings, paper={})
     if not privacy.epsilon:
         return method.resolve(problem)
     unit = method.protected_unit(privacy.privacy_unit)
