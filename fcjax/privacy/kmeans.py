@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Shaped
 
 from fcjax.cluster import assign_nearest
 from fcjax.cluster.fuzzy import memberships
@@ -180,7 +180,7 @@ class PrivateKMeans(NamedTuple):
         return self.keep and not is_ragged(federation.mask)
 
     def space(
-        self, read: Read, whitening: Whitening | tuple[()], z: Float[Array, "N ..."]
+        self, read: Read, whitening: Whitening | tuple[()], z: Shaped[Array, "N ..."]
     ) -> Float[Array, "N D"]:
         """Computes the points of a client, of L2 norm at most `radius`.
 
