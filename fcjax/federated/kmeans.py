@@ -421,7 +421,12 @@ def seed_centroids(
         # k-means needs at least K rows, but a client may have fewer examples.
         missing = max(0, num_local - len(z))
         z, mask = jnp.pad(z, ((0, missing), (0, 0))), jnp.pad(mask, (0, missing))
-        result = kmeans(key, z, num_local, mask=mask, num_init=num_init)
+        # A client with few examples makes clusters that it need not withhold.
+        most_used = mask.sum() // min_members
+        used = jnp.clip(most_used, 1, num_local) if min_members > 1 else None
+        result = kmeans(
+            *(key, z, num_local), num_used=used, mask=mask, num_init=num_init
+        )
         members = result.assignments[None] == jnp.arange(num_local)[:, None]
         counts = jnp.sum(members & mask[None], axis=1).astype(float)
         return withhold(result.centroids, counts, min_members)

@@ -7,7 +7,7 @@ References:
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -114,11 +114,29 @@ class Updates(NamedTuple):
             scale = jnp.where(number > 0, 0, scale)
         total = add_noise(jax.random.fold_in(key, NOISE), total, scale)
         expected = self.part.sample_rate * len(participating)
-        return jax.tree.map(lambda old, x: old + x / expected, before, total)
+        network = jax.tree.map(lambda old, x: old + x / expected, before, total)
+        return jax.tree.map_with_path(positive_variance, network)
 
 
-SAMPLE, NOISE = 0x5A, 0xD9
-"""Numbers that derive the keys of the sampling and of the noise from other keys."""
+SAMPLE, NOISE = 0x5A000000, 0xD9000000
+"""Numbers that derive the keys of the sampling and of the noise from other keys. They
+are above the number of any client, whose key derives from its number."""
+LEAST_VARIANCE = 1e-3
+"""Smallest variance of a batch norm after noise, which may make variances negative."""
+
+
+def positive_variance(path: tuple[Any, ...], x: Array) -> Array:
+    """Raises the variances of batch norms to `LEAST_VARIANCE`.
+
+    Args:
+        path: the keys of the array in the tree of variables.
+        x: the array.
+
+    Returns:
+        The array, changed if it is the variable `var` of a batch norm.
+    """
+    is_variance = getattr(path[-1], "key", "") == "var" if path else False
+    return jnp.maximum(x, LEAST_VARIANCE) if is_variance else x
 
 
 def norm(tree: PyTree) -> Float[Array, ""]:

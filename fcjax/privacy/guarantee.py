@@ -43,7 +43,7 @@ class Privacy:
     down. Examples of unit length, the default, stay unchanged."""
     sample_rate: Annotated[float, Limits(above=0, most=1)] = 1.0
     """Probability that a client participates in a round of training, with the unit
-    `clients`. Sampling saves budget."""
+    `clients`. Sampling saves computation and traffic."""
     noise_at: NoiseAt = "server"
     """Who adds the noise. `server` must be trusted with the sums. With `clients`, each
     client adds a share of the noise, for secure sums."""

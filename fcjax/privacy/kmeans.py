@@ -488,7 +488,7 @@ def clip_rows(x: Float[Array, "N D"], radius: Scalar) -> Float[Array, "N D"]:
     """Scales every row down to a largest L2 norm.
 
     Args:
-        x: the rows.
+        x: the rows. Values that are not finite count as 0.
         radius: the largest norm, above 0.
 
     Returns:
@@ -499,7 +499,10 @@ def clip_rows(x: Float[Array, "N D"], radius: Scalar) -> Float[Array, "N D"]:
         [[0.6 0.8]
          [0.3 0.4]]
     """
-    norms = jnp.linalg.norm(x, axis=1, keepdims=True)
+    x = jnp.where(jnp.isfinite(x), x, 0)
+    # The square of a value above 1e19 is infinite in float32.
+    scale = jnp.maximum(jnp.abs(x).max(axis=1, keepdims=True), 1)
+    norms = scale * jnp.linalg.norm(x / scale, axis=1, keepdims=True)
     return x * (radius / jnp.maximum(norms, radius))
 
 
@@ -542,7 +545,7 @@ def difference_sums(
     shares = shares * weights[None]
 
     def of_cluster(centroid, shares):
-        return matmul(shares, clip_rows(x - centroid, longest))
+        return matmul(shares, clip_rows(x - centroid[None], longest))
 
     sums = jax.lax.map(lambda pair: of_cluster(*pair), (centroids, shares))
     return sums, shares.sum(axis=1)

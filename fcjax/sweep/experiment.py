@@ -123,6 +123,8 @@ def prepare(
     """
     options = task.options
     options.check()
+    if options.keep_uploads and task.privacy.epsilon:
+        raise ValueError("`keep_uploads` must be False with `epsilon`")
     dataset, extra = load(task.source)
     original_command, adapted = command(task), task.adapted(dataset)
     flags = command(adapted)["flags"]

@@ -7,7 +7,14 @@ many runs as fit in memory.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,7 +28,7 @@ from fcjax.data.source import Source, short_name
 from fcjax.data.split import Split
 from fcjax.methods.base import Method, MethodSpec, Problem
 from fcjax.parallel.mesh import is_multiprocess, num_bytes
-from fcjax.privacy.guarantee import Privacy, private_builder
+from fcjax.privacy.guarantee import Privacy, Unit, private_builder
 from fcjax.ragged import Ragged, clients_by_class
 from fcjax.results.store import Point
 from fcjax.settings import as_tuple, check_values, given
@@ -488,8 +495,43 @@ def resolve(task: Task, problem: Problem) -> MethodSpec:
     return spec._replace(
         settings={**spec.settings, **privacy.settings(unit)},
         build=private_builder(spec.build, parts_of, unit, privacy),
+        warning=partial(guarantee, privacy, unit, problem.dataset.scaling is not None),
         paper={},
         shared=None,
+    )
+
+
+def guarantee(
+    privacy: Privacy,
+    unit: Unit,
+    is_scaled: bool,
+    settings: Mapping[str, Any],
+    sizes: Sequence[Sequence[int]],
+) -> str:
+    """Describes the guarantee of a private run in one line.
+
+    Args:
+        privacy: the settings of privacy.
+        unit: the protected unit.
+        is_scaled: whether feature columns were scaled by values of all examples.
+        settings: the settings of the runs.
+        sizes: the number of examples of each client, for each run.
+
+    Returns:
+        The line.
+    """
+    del settings, sizes
+    what = {
+        "examples": "one example",
+        "clients": "one client",
+        "clustering": "one example in federated k-means; the network is not private",
+    }[unit]
+    open_parts = ["scores", "losses", *(["column scaling"] if is_scaled else [])]
+    budgets = " ".join(f"{each:g}" for each in as_tuple(privacy.epsilon))
+    return (
+        f"privacy: epsilon {budgets}, delta {privacy.delta:g} for {what}; Gaussian "
+        f"noise; without noise: {', '.join(open_parts)}; each run spends its own "
+        "budget (docs/guides/privacy.md)"
     )
 
 
