@@ -177,6 +177,11 @@ def add_noise(key: PRNGKey, tree: PyTree, scale: Scalar) -> PyTree:
 
     Returns:
         The noisy tree.
+
+    Examples:
+        >>> noisy = add_noise(jax.random.key(0), {"sums": jnp.zeros(1000)}, 2.0)
+        >>> print(noisy["sums"].std().round(0))
+        2.0
     """
     leaves, structure = jax.tree.flatten(tree)
     keys = clients.fold_in(key, len(leaves))

@@ -12,6 +12,7 @@ from fcjax.cli.errors import flag_of
 from fcjax.data.source import Source
 from fcjax.data.split import Split
 from fcjax.methods import SCRIPTS
+from fcjax.privacy import Privacy
 from fcjax.sweep.options import Options
 from fcjax.sweep.processes import Processes
 
@@ -64,7 +65,9 @@ def test_help_has_every_flag_once_and_the_methods_own_ones_first(fcjax, name):
     own = {flag_of(x.name) for method in methods for x in fields(method)}
     own |= {"--methods"} if len(methods) > 1 else set()
     others = [
-        x.name for part in (Source, Split, Options, Processes) for x in fields(part)
+        x.name
+        for part in (Source, Split, Privacy, Options, Processes)
+        for x in fields(part)
     ]
     others = {flag_of(x) for x in others if x != "natural"}  # is none
     assert flags[0] == "--config"

@@ -1,0 +1,121 @@
+"""Private runs of whole methods: budgets as an axis, refusals, and what is stored."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fcjax
+from fcjax.methods import CCFC, FFCM, ExactFuzzyCMeans, ExactKMeans, FedMCC, KFed
+from fcjax.privacy import Privacy
+from fcjax.sweep.experiment import prepare
+from fcjax.sweep.plan import Task
+
+DIGITS = {"limit": 200, "seeds": 1}
+
+
+def test_a_grid_of_budgets_is_one_program_with_a_row_per_budget(tmp_path):
+    privacy = Privacy(epsilon=[1, 50])
+    results = fcjax.run(
+        ExactKMeans(), "digits", privacy=privacy, out=tmp_path, limit=400, seeds=2
+    )
+    assert results.runs["epsilon"].tolist() == [1, 1, 50, 50]
+    (batch,) = prepare(Task.of(ExactKMeans(), limit=400, epsilon=[1, 50])).batches
+    assert [point["epsilon"] for point in batch.points] == [1, 50]
+    means = results.runs.groupby("epsilon")["nmi"].mean()
+    assert means[50] > means[1]
+    config = json.loads((tmp_path / "config.json").read_text())
+    expected = {"delta": 1e-5, "privacy_unit": "examples", "mechanism": "gaussian"}
+    assert config.items() >= expected.items()
+    assert config["command"]["flags"]["epsilon"] == [1, 50]
+
+
+def test_a_private_run_does_not_depend_on_the_other_budgets():
+    def labels(epsilon):
+        privacy = Privacy(epsilon=epsilon)
+        results = fcjax.run(ExactKMeans(), "digits", privacy=privacy, **DIGITS)
+        return results.where(epsilon=4.0)[0].labels_
+
+    np.testing.assert_array_equal(labels([4.0]), labels([0.5, 4.0, 9.0]))
+
+
+@pytest.mark.parametrize("noise_at", ["server", "clients"])
+@pytest.mark.parametrize("method", [ExactKMeans(), ExactFuzzyCMeans()])
+def test_a_large_budget_finds_clusters(method, noise_at):
+    privacy = Privacy(epsilon=100, privacy_unit="clients", noise_at=noise_at)
+    split = fcjax.Split(clients=100, p=0)
+    run = method.fit("digits", split=split, privacy=privacy)
+    assert run.row["nmi"] > 0.4
+
+
+@pytest.mark.parametrize("method", [CCFC(preset="smoke"), FedMCC(preset="smoke")])
+def test_networks_train_with_noise(method):
+    """Little noise does not matter, and much noise leaves the networks finite.
+
+    Much noise makes variances of batch norms negative, if nothing prevents it.
+    """
+    privacy = Privacy(epsilon=[0.5, 1e8], privacy_unit="clients", clip=50.0)
+    split = fcjax.Split(clients=4, p=0)
+    much, little = fcjax.run(method, "digits", privacy=privacy, split=split, **DIGITS)
+    assert np.isfinite(much.embedding_).all()
+    assert little.is_ok
+    assert len(set(little.labels_)) > 5
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "line"),
+    [
+        (KFed(), {"epsilon": 1}, "`epsilon` is not available for k-fed"),
+        (FFCM(), {"epsilon": 1}, "`epsilon` is not available for ffcm"),
+        (CCFC(), {"epsilon": 1, "privacy_unit": "examples"}, "no gradient belongs"),
+        (CCFC(cluster_rounds=3), {"epsilon": 1}, "`cluster_rounds` must be 0"),
+        (CCFC(preset="paper"), {"epsilon": 1}, "`cluster_by` k-means"),
+        (CCFC(standalone=True), {"epsilon": 1}, "`cluster_by` k-means"),
+        (FedMCC(cluster_by="mcc"), {"epsilon": 1}, "must be k-means"),
+        (ExactKMeans(), {"epsilon": 1, "delta": 0.01}, "`delta` must be below 1 / 200"),
+        (ExactKMeans(), {"epsilon": 1, "privacy_unit": "clustering"}, "examples or"),
+        (ExactKMeans(), {"epsilon": 1, "keep_uploads": True}, "`keep_uploads` must be"),
+        (FFCM(), {"min_members": 2}, "`min_members` is not available for ffcm"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_in_one_line(method, settings, line):
+    with pytest.raises(ValueError, match=line) as error:
+        prepare(Task.of(method, limit=200, **settings), in_memory=True)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"epsilon": 0}, "`epsilon` must be finite and above 0, got 0"),
+        ({"epsilon": float("inf")}, "`epsilon` must be finite and above 0, got inf"),
+        ({"epsilon": [1, 1]}, "different values"),
+        ({"epsilon": 1, "delta": 0.0}, r"`delta` must lie in \(0, 0.5\], got 0.0"),
+        ({"epsilon": 1, "sample_rate": 1.5}, "`sample_rate` must lie in"),
+        ({"epsilon": 1, "clip": 0.0}, "`clip` must be above 0, got 0.0"),
+        ({"epsilon": 1, "min_members": 2}, "`min_members` has no effect with"),
+        ({"min_members": 0}, "`min_members` must be at least 1, got 0"),
+        ({"clip": 2.0}, "`clip` has no effect without `epsilon`"),
+    ],
+)
+def test_wrong_settings_of_privacy(settings, line):
+    with pytest.raises(ValueError, match=line):
+        Privacy(**settings)
+
+
+@pytest.mark.parametrize("method", [ExactKMeans(), ExactFuzzyCMeans(), KFed()])
+def test_small_clusters_are_withheld(method):
+    split = fcjax.Split(clients=10, p=1)
+
+    def uploaded(least):
+        results = fcjax.run(
+            *(method, "digits"),
+            split=split,
+            keep_uploads=True,
+            privacy=Privacy(min_members=least),
+            **DIGITS,
+        )
+        return results[0].privacy_report().points.members
+
+    assert uploaded(1).min() < 4
+    assert uploaded(4).min() >= 4
