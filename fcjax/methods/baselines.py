@@ -221,6 +221,10 @@ class FFCM(Baseline):
     """
 
     name: ClassVar[str] = "ffcm"
+    not_private = (
+        "every client uploads centroids, so that each would need noise of its own; "
+        "exact-fcm needs noise once"
+    )
     overrides: ClassVar[Mapping[str, Any]] = {"num_rounds": 20}
     paper_name = "FFCM"
 
@@ -270,7 +274,7 @@ class ExactKMeans(Baseline):
 
     name: ClassVar[str] = "exact-km"
     units = ("examples", "clients")
-    not_private = "it trains no network; examples are protected everywhere"
+    not_private = "it trains no network, so the unit examples covers the whole method"
 
     num_rounds: NumRounds = default(100)
     """Largest number of communication rounds. A run ends early after convergence."""

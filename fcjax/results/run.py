@@ -281,8 +281,9 @@ class Run:
             are not in the run, so a run with `limit` or with `split="train"`.
 
         Raises:
-            ValueError: the run has not kept its uploads, the clients of the method
-                upload no points, or `min_members` is out of range.
+            ValueError: the run has not kept its uploads, it has differential privacy,
+                the clients of the method upload no points, or `min_members` is out of
+                range.
 
         Examples:
             >>> import fcjax
@@ -292,6 +293,11 @@ class Run:
             >>> report.summary["points"], report.summary["non_members"]
             (100, 1597)
         """
+        if "mechanism" in self.folder.config:
+            raise ValueError(
+                f"the run {self.name} has differential privacy, and its noisy uploads "
+                "are not stored; run it without `epsilon` to see what it protects"
+            )
         uploads = self.folder.uploads(self.params)
         if uploads is None:
             raise ValueError(
