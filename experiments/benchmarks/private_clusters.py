@@ -104,7 +104,11 @@ def build(points: np.ndarray, num_clusters: int, args: Args, hyper: Any, **optio
 
 
 def clusters_of(
-    points: np.ndarray, num_clusters: int, noises: list[float], args: Args, whitens
+    points: np.ndarray,
+    num_clusters: int,
+    noises: list[float],
+    args: Args,
+    whitens: bool,
 ) -> tuple[np.ndarray, float]:
     """Clusters points once per noise and seed, in one program.
 
