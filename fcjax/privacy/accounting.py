@@ -100,6 +100,9 @@ def noise_of(parts: Parts, epsilon: float, delta: float) -> float:
     Returns:
         The noise multiplier, see `Part.noise_multiplier`.
 
+    Raises:
+        ValueError: the shares of the parts do not sum to 1.
+
     Examples:
         >>> parts = (Part("sums", share=1.0, times=1),)
         >>> round(noise_of(parts, epsilon=1.0, delta=1e-5), 2)
@@ -108,6 +111,7 @@ def noise_of(parts: Parts, epsilon: float, delta: float) -> float:
     import dp_accounting
     from dp_accounting.gaussian_mechanism import get_sigma_gaussian
 
+    check_shares(parts)
     if all(part.sample_rate == 1 for part in parts):
         return get_sigma_gaussian(epsilon, delta)
 
@@ -141,6 +145,9 @@ def epsilon_of(parts: Parts, noise: float, delta: float) -> float:
     Returns:
         The smallest known epsilon of the guarantee.
 
+    Raises:
+        ValueError: the shares of the parts do not sum to 1.
+
     Examples:
         >>> parts = (Part("moments", 0.25, times=1), Part("steps", 0.75, times=6))
         >>> round(epsilon_of(parts, 3.73, delta=1e-5), 2)
@@ -148,9 +155,24 @@ def epsilon_of(parts: Parts, noise: float, delta: float) -> float:
     """
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
+    check_shares(parts)
     if all(part.sample_rate == 1 for part in parts):
         return get_epsilon_gaussian(noise, delta)
     return accountant_of_losses().compose(event_of(parts, noise)).get_epsilon(delta)
+
+
+def check_shares(parts: Parts) -> None:
+    """Checks that the parts use the budget exactly once.
+
+    Args:
+        parts: the noisy sums of the run.
+
+    Raises:
+        ValueError: the shares do not sum to 1.
+    """
+    total = sum(part.share for part in parts)
+    if not math.isclose(total, 1, rel_tol=1e-6):
+        raise ValueError(f"the shares of `parts` must sum to 1, got {total:g}")
 
 
 def accountant_of_losses() -> Any:
@@ -186,6 +208,6 @@ def traced_noise_of(
     Returns:
         The noise multiplier, a scalar.
     """
-    known = sorted(epsilons)
-    noises = [noise_of(parts, each, delta) for each in known]
-    return jnp.interp(epsilon, np.array(known), np.array(noises))
+    noises = jnp.array([noise_of(parts, each, delta) for each in epsilons])
+    nearest = jnp.argmin(jnp.abs(jnp.asarray(epsilon) - np.array(epsilons, np.float32)))
+    return noises[nearest]

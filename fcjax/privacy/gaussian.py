@@ -83,7 +83,7 @@ class Updates(NamedTuple):
         update = clip_norm(update, self.clip)
         if self.noise_at == "clients":
             scale = self.scale / jnp.sqrt(jnp.maximum(number, 1))
-            update = add_noise(jax.random.fold_in(key, NOISE), update, scale)
+            update = add_noise(noise_key(key, self.noise), update, scale)
         return update
 
     def receive(
@@ -112,7 +112,7 @@ class Updates(NamedTuple):
         scale = self.scale
         if self.noise_at == "clients":  # Without a client, nobody has added noise.
             scale = jnp.where(number > 0, 0, scale)
-        total = add_noise(jax.random.fold_in(key, NOISE), total, scale)
+        total = add_noise(noise_key(key, self.noise), total, scale)
         expected = self.part.sample_rate * len(participating)
         network = jax.tree.map(lambda old, x: old + x / expected, before, total)
         return jax.tree.map_with_path(positive_variance, network)
@@ -121,6 +121,24 @@ class Updates(NamedTuple):
 SAMPLE, NOISE = 0x5A000000, 0xD9000000
 """Numbers that derive the keys of the sampling and of the noise from other keys. They
 are above the number of any client, whose key derives from its number."""
+
+
+def noise_key(key: PRNGKey, noise: Scalar) -> PRNGKey:
+    """Derives the key of the noise, which differs between runs of different budgets.
+
+    Two budgets with the same noise up to its scale would reveal the sum without noise.
+
+    Args:
+        key: the key of the round, or of a client in the round.
+        noise: the noise multiplier of the run.
+
+    Returns:
+        The key.
+    """
+    bits = jax.lax.bitcast_convert_type(jnp.float32(noise), jnp.uint32)
+    return jax.random.fold_in(jax.random.fold_in(key, NOISE), bits)
+
+
 LEAST_VARIANCE = 1e-3
 """Smallest variance of a batch norm after noise, which may make variances negative."""
 

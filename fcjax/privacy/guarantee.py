@@ -28,8 +28,8 @@ class Privacy:
     epsilon: Annotated[Sweep[float], Limits(above=0), shown("no privacy")] = ()
     """Privacy budget, above 0. Small values give strong privacy and much noise."""
     delta: Annotated[float, Limits(above=0, most=0.5)] = 1e-5
-    """Probability that the guarantee of --epsilon fails. It must be below 1 / n for n
-    protected examples or clients."""
+    """Additive slack of the guarantee. It must be below 1 / n for n protected examples
+    or clients; choose at most 0.1 / n."""
     privacy_unit: Annotated[
         Unit | None, shown("examples for exact-km and exact-fcm, else clients")
     ] = None
@@ -68,6 +68,11 @@ class Privacy:
         for value in epsilon:
             if not 0 < value < float("inf"):
                 raise ValueError(f"`epsilon` must be finite and above 0, got {value}")
+        if self.noise_at == "clients" and self.sample_rate < 1:
+            raise ValueError(
+                "`sample_rate` must be 1 with `noise_at` clients, because clients "
+                f"would learn who participates, got {self.sample_rate}"
+            )
         if self.min_members < 1:
             raise ValueError(
                 f"`min_members` must be at least 1, got {self.min_members}"
@@ -122,6 +127,7 @@ class Noise(NamedTuple):
     """The privacy of one run, for the builder of its method.
 
     Examples:
+        >>> from fcjax.privacy import Part, Privacy
         >>> noise = Noise("examples", 2.0, (Part("steps", 1.0, 6),), Privacy(epsilon=1))
         >>> noise.per_client
         False

@@ -40,7 +40,7 @@ from fcjax.federated.kmeans import (
 )
 from fcjax.losses import normalize
 from fcjax.privacy.accounting import Part, Parts
-from fcjax.privacy.gaussian import NOISE, NoiseAt, add_noise, sensitivity
+from fcjax.privacy.gaussian import NoiseAt, add_noise, noise_key, sensitivity
 from fcjax.ragged import is_ragged
 from fcjax.types import Federation, PRNGKey, PyTree, Scalar, Stage, State
 
@@ -245,7 +245,7 @@ class PrivateKMeans(NamedTuple):
 
     def seeds(
         self,
-        noise_key: PRNGKey,
+        mean_key: PRNGKey,
         key: PRNGKey,
         z: Entries,
         mask: Mask,
@@ -255,7 +255,7 @@ class PrivateKMeans(NamedTuple):
         """Places the initial centroids around the noisy mean of the examples.
 
         Args:
-            noise_key: the key of the noise.
+            mean_key: the key of the noise.
             key: the key of the directions.
             z: the embedding of the examples, or the argument of `space`.
             mask: False at padding.
@@ -284,7 +284,7 @@ class PrivateKMeans(NamedTuple):
         bound = sensitivity(weight, weight, radius)
         scale = self.part("mean").noise_multiplier(self.noise) * bound
         total, squares, first = self.noisy_sum(
-            noise_key, sums, scale, z, mask, federation
+            mean_key, sums, scale, z, mask, federation
         )
         count = jnp.maximum(total / weight, 1)
         mean = clip_rows((first / count)[None], radius)[0]
@@ -470,7 +470,7 @@ class PrivateKMeans(NamedTuple):
         everyone = server.all_participants(federation)
         present, number = server.participants(federation), everyone.sum()
         share = scale / jnp.sqrt(jnp.maximum(number, 1))
-        noise_key = jax.random.fold_in(key, NOISE)
+        key = noise_key(key, self.noise)
 
         def upload(key, z, mask):
             local = sums(z, mask)
@@ -478,10 +478,13 @@ class PrivateKMeans(NamedTuple):
                 local = add_noise(key, local, share)
             return local, ()
 
-        keys = clients.keys(noise_key, len(present))
+        client_key, server_key = jax.random.split(key)
+        keys = clients.keys(client_key, len(present))
         means, _ = server.mean_of_each(upload, present.astype(float), keys, z, mask)
-        total = jax.tree.map(lambda x: x * number, means)
-        return add_noise(key, total, scale) if self.noise_at == "server" else total
+        total = jax.tree.map(lambda x: jnp.where(number > 0, x * number, 0), means)
+        if self.noise_at == "clients":  # Without a client, nobody has added noise.
+            scale = jnp.where(number > 0, 0, scale)
+        return add_noise(server_key, total, scale)
 
 
 def clip_rows(x: Float[Array, "N D"], radius: Scalar) -> Float[Array, "N D"]:

@@ -526,12 +526,13 @@ def guarantee(
         "clients": "one client",
         "clustering": "one example in federated k-means; the network is not private",
     }[unit]
-    open_parts = ["scores", "losses", *(["column scaling"] if is_scaled else [])]
+    open_parts = ["scores", "losses", "participants"]
+    open_parts += ["column scaling"] if is_scaled else []
     budgets = " ".join(f"{each:g}" for each in as_tuple(privacy.epsilon))
     return (
         f"privacy: epsilon {budgets}, delta {privacy.delta:g} for {what}; Gaussian "
         f"noise; without noise: {', '.join(open_parts)}; each run spends its own "
-        "budget (docs/guides/privacy.md)"
+        "budget and needs its own seed (docs/guides/privacy.md)"
     )
 
 

@@ -3,6 +3,7 @@
 import math
 
 import dp_accounting
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from dp_accounting import pld, rdp
@@ -68,5 +69,13 @@ def test_a_large_budget_of_sampled_rounds_keeps_some_noise():
 def test_the_traced_noise_is_that_of_its_epsilon():
     epsilons = (8.0, 0.5, 1.0)
     for epsilon in epsilons:
-        found = traced_noise_of(KMEANS, np.float32(epsilon), epsilons, DELTA)
+        found = traced_noise_of(KMEANS, jnp.float32(epsilon), epsilons, DELTA)
         np.testing.assert_allclose(found, noise_of(KMEANS, epsilon, DELTA), rtol=1e-6)
+
+
+@pytest.mark.parametrize("parts", [KMEANS + KMEANS, KMEANS[:1]])
+def test_parts_use_the_budget_once(parts):
+    with pytest.raises(ValueError, match="`parts` must sum to 1"):
+        noise_of(parts, 1.0, DELTA)
+    with pytest.raises(ValueError, match="`parts` must sum to 1"):
+        epsilon_of(parts, 1.0, DELTA)

@@ -105,3 +105,12 @@ def test_noise_of_arrays_is_independent():
     found = add_noise(KEY, {"a": jnp.zeros(5000), "b": jnp.zeros(5000)}, 2.0)
     assert abs(np.corrcoef(found["a"], found["b"])[0, 1]) < 4 / np.sqrt(5000)
     np.testing.assert_allclose(found["a"].std(), 2, rtol=0.05)
+
+
+def test_two_budgets_draw_independent_noise():
+    """Otherwise two results of one seed would reveal the sum without noise."""
+    noises = [
+        averaged(updates_of(noise=noise), jnp.zeros((4, 5000)), jnp.zeros(5000))
+        for noise in (1.0, 2.0)
+    ]
+    assert abs(np.corrcoef(*noises)[0, 1]) < 4 / np.sqrt(5000)

@@ -93,6 +93,7 @@ def test_what_cannot_be_kept_is_refused_in_one_line(method, settings, line):
         ({"epsilon": 1, "delta": 0.0}, r"`delta` must lie in \(0, 0.5\], got 0.0"),
         ({"epsilon": 1, "sample_rate": 1.5}, "`sample_rate` must lie in"),
         ({"epsilon": 1, "clip": 0.0}, "`clip` must be above 0, got 0.0"),
+        ({"epsilon": 1, "noise_at": "clients", "sample_rate": 0.5}, "must be 1 with"),
         ({"epsilon": 1, "min_members": 2}, "`min_members` has no effect with"),
         ({"min_members": 0}, "`min_members` must be at least 1, got 0"),
         ({"clip": 2.0}, "`clip` has no effect without `epsilon`"),
