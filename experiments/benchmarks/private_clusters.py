@@ -176,7 +176,9 @@ def diffprivlib_clusters(
     for name, kind in {"DOUBLE": np.float64, "DTYPE": np.float32}.items():
         if not hasattr(tree, name):
             setattr(tree, name, kind)
-    from diffprivlib.models import KMeans as DiffprivlibKMeans
+    from diffprivlib.models import (  # pyright: ignore[reportMissingImports]
+        KMeans as DiffprivlibKMeans,
+    )
 
     # The bounds hold for all vectors of unit length, so they do not reveal examples.
     least = -1.0 if points.min() < 0 else 0.0
