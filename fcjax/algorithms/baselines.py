@@ -224,14 +224,12 @@ def exact_cmeans(
         return Uploads(*each)
 
     # All examples as rows would be a second copy of the data set.
-    options = {"fuzzifier": fuzzifier, "tolerance": tolerance, "read": read}
+    options = {"fuzzifier": fuzzifier, "read": read, "keep": False}
     if noise := noise_in(settings):
-        del options["tolerance"]
-        options |= noise.kmeans() | {"keep": False}
-        private = PrivateKMeans(points, num_clusters, **options)
+        private = PrivateKMeans(points, num_clusters, **options, **noise.kmeans())
         return FederatedClustering(init, (private.stage("cluster"),), embed, assign)
-    options |= {"min_members": least_members(settings)}
-    kmeans = KMeans(points, num_clusters, keep=False, **options)
+    options |= {"tolerance": tolerance, "min_members": least_members(settings)}
+    kmeans = KMeans(points, num_clusters, **options)
     stage = kmeans.stage("cluster", settings.num_rounds)
     return FederatedClustering(init, (stage,), embed, assign, uploads=uploads)
 

@@ -11,15 +11,16 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+import optax
+from jaxtyping import Array, Bool, Int
 
 from fcjax.federated import clients, server
 from fcjax.privacy.accounting import Part
 from fcjax.types import Federation, PRNGKey, PyTree, Scalar
 
 NoiseAt = Literal["server", "clients"]
-"""Who adds the noise: the server, to the sum, or every participating client, a share of
-the noise to its upload. The noise of a sum has the same distribution."""
+"""The party that adds the noise. The server adds it to the sum, or each participating
+client adds a share to its upload. The noise of the sum has the same distribution."""
 
 
 class Updates(NamedTuple):
@@ -42,7 +43,7 @@ class Updates(NamedTuple):
     clip: Scalar = 1.0
     """C, the largest L2 norm of a client's update. Longer updates are scaled down."""
     noise_at: NoiseAt = "server"
-    """Who adds the noise."""
+    """The party that adds the noise, see `NoiseAt`."""
 
     @property
     def scale(self) -> Scalar:
@@ -157,11 +158,6 @@ def positive_variance(path: tuple[Any, ...], x: Array) -> Array:
     return jnp.maximum(x, LEAST_VARIANCE) if is_variance else x
 
 
-def norm(tree: PyTree) -> Float[Array, ""]:
-    """Computes the L2 norm of all values of a tree together."""
-    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
-
-
 def clip_norm(tree: PyTree, most: Scalar) -> PyTree:
     """Scales a tree down to a largest L2 norm.
 
@@ -180,7 +176,7 @@ def clip_norm(tree: PyTree, most: Scalar) -> PyTree:
     # A norm above the largest float32 would be infinite, and its values 0 or NaN.
     largest = jnp.max(jnp.array([jnp.abs(x).max() for x in jax.tree.leaves(tree)]))
     unit = jnp.maximum(largest, jnp.finfo(jnp.float32).tiny)
-    length = unit * norm(jax.tree.map(lambda x: x / unit, tree))
+    length = unit * optax.tree.norm(jax.tree.map(lambda x: x / unit, tree))
     factor = most / jnp.maximum(length, most)
     return jax.tree.map(lambda x: x * factor, tree)
 

@@ -45,8 +45,8 @@ class Privacy:
     """Probability that a client participates in a round of training, with the unit
     `clients`. Sampling saves computation and traffic."""
     noise_at: NoiseAt = "server"
-    """Who adds the noise. `server` must be trusted with the sums. With `clients`, each
-    client adds a share of the noise, for secure sums."""
+    """The party that adds the noise. `server` must be trusted with the sums. With
+    `clients`, each client adds a share of the noise, for secure sums."""
     min_members: int = 1
     """Clients do not upload clusters with fewer examples. This is no guarantee; it
     excludes --epsilon. Used by exact-km, exact-fcm, k-fed, and by methods whose
@@ -147,16 +147,13 @@ class Noise(NamedTuple):
         """Whether a client with all of its examples is protected."""
         return self.unit == "clients"
 
-    def updates(self, name: str) -> Updates | None:
-        """Returns the private averages of a training stage.
-
-        Args:
-            name: the name of the part of the budget.
+    def updates(self) -> Updates | None:
+        """Returns the private averages of the rounds of training.
 
         Returns:
             The averages; None if the network is not private.
         """
-        part = next((part for part in self.parts if part.name == name), None)
+        part = next((part for part in self.parts if part.name == "rounds"), None)
         if part is None:
             return None
         return Updates(self.noise, part, self.privacy.clip, self.privacy.noise_at)
@@ -225,15 +222,14 @@ def noise_in(settings: Any) -> Noise | None:
     return getattr(settings, "privacy", None)
 
 
-def updates_in(settings: Any, name: str = "rounds") -> Updates | None:
-    """Returns the private averages of a training stage.
+def updates_in(settings: Any) -> Updates | None:
+    """Returns the private averages of the rounds of training.
 
     Args:
         settings: one attribute per setting.
-        name: the name of the part of the budget.
 
     Returns:
         The averages; None if the averages are not private.
     """
     noise = noise_in(settings)
-    return None if noise is None else noise.updates(name)
+    return None if noise is None else noise.updates()

@@ -29,6 +29,7 @@ from fcjax.cluster.fuzzy import memberships
 from fcjax.cluster.kmeans import squared_distances
 from fcjax.federated import clients, server
 from fcjax.federated.kmeans import (
+    HALF,
     Clusters,
     Embedding,
     Entries,
@@ -112,9 +113,7 @@ class PrivateKMeans(NamedTuple):
     per_client: bool = False
     """Whether the guarantee is per client; otherwise it is per example."""
     noise_at: NoiseAt = "server"
-    """Who adds the noise."""
-    exponent: float = 0.5
-    """Exponent of the whitening, if `parts` has moments."""
+    """The party that adds the noise, see `NoiseAt`."""
     cosine: bool = False
     """Scale the centroids to unit length, for embeddings of unit length."""
     fuzzifier: Scalar | None = None
@@ -148,6 +147,11 @@ class PrivateKMeans(NamedTuple):
         """Returns the part of the budget with this name."""
         return next(part for part in self.parts if part.name == name)
 
+    @property
+    def whitens(self) -> bool:
+        """Whether the points are whitened, and so have unit length."""
+        return any(part.name == "moments" for part in self.parts)
+
     def begin(self, key: PRNGKey, state: State, federation: Federation) -> State:
         """Computes the whitening and the initial centroids from noisy moments.
 
@@ -162,7 +166,7 @@ class PrivateKMeans(NamedTuple):
         keys = jax.random.split(key, 3)
         z, mask, read = *self.points(state, federation), self.read(federation)
         whitening = ()
-        if any(part.name == "moments" for part in self.parts):
+        if self.whitens:
             whitening = self.whitening(keys[0], z, mask, read, federation)
         space = partial(self.space, read, whitening)
         centroids, spread = self.seeds(keys[1], keys[2], z, mask, space, federation)
@@ -194,10 +198,6 @@ class PrivateKMeans(NamedTuple):
         """
         points = clip_rows(read(z), self.radius)
         return whitening.apply(points) if whitening else points
-
-    def longest(self, whitening: Whitening | tuple[()]) -> Scalar:
-        """Returns the largest norm of a point: 1 after whitening, else `radius`."""
-        return 1.0 if whitening else self.radius
 
     def whitening(
         self, key: PRNGKey, z: Entries, mask: Mask, read: Read, federation: Federation
@@ -241,7 +241,7 @@ class PrivateKMeans(NamedTuple):
         floor = scale * radius * math.sqrt(2 * len(variances)) / count
         tiny = len(variances) * jnp.finfo(jnp.float32).eps * jnp.abs(variances).max()
         scales = jnp.maximum(variances, jnp.maximum(floor, tiny))
-        return Whitening(mean, vectors * (scales ** (-self.exponent / 2))[None])
+        return Whitening(mean, vectors * (scales ** (-HALF / 2))[None])
 
     def seeds(
         self,
@@ -266,8 +266,7 @@ class PrivateKMeans(NamedTuple):
             The centroids [K, D], and the root mean square distance of the examples from
             their mean.
         """
-        whitens = any(part.name == "moments" for part in self.parts)
-        radius = 1.0 if whitens else self.radius
+        radius = 1.0 if self.whitens else self.radius
         features = jax.eval_shape(space, jax.tree.leaves(z)[0][0, :1]).shape[1]
         # Counts and squares have less weight than the mean, whose noise has D values.
         weight: Any = radius * features**-0.25
@@ -386,7 +385,8 @@ class PrivateKMeans(NamedTuple):
         scale = scale * sensitivity(longest, weight)
         sums, counts = self.noisy_sum(key, local_sums, scale, z, mask, federation)
         counts, noise = counts / weight, scale / weight
-        least = jnp.maximum(VISIBLE * noise, self.unit(federation))
+        one = 0.1 if self.per_client else 1.0  # an example, or a part of a client
+        least = jnp.maximum(VISIBLE * noise, one)
         moved = before + sums / jnp.maximum(counts, least)[:, None]
         moved = normalize(moved) if self.cosine else moved
         return jnp.where((counts >= least)[:, None], moved, before)
@@ -429,11 +429,6 @@ class PrivateKMeans(NamedTuple):
         """
         longest = NEAR * spread
         return longest, longest * num_features**-0.25
-
-    def unit(self, federation: Federation) -> float:
-        """Returns the smallest count of a cluster: one example, or a client's share."""
-        del federation
-        return 0.1 if self.per_client else 1.0
 
     def weighted(
         self, points: Float[Array, "N D"], mask: Bool[Array, "N"]

@@ -1,4 +1,4 @@
-"""What the uploads of the clients reveal about their examples, for `fcjax privacy`.
+"""Measures what the clients' uploads reveal about their examples (`fcjax privacy`).
 
 There are three measurements. A centroid of few examples, or near an example, reveals
 this example. A synthetic example may be a copy. An attacker who knows an example may
