@@ -1,0 +1,1 @@
+"""The table of all methods, data sets and partitions."""

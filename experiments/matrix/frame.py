@@ -1,0 +1,195 @@
+"""The data frame of the table: one row per run that is finished or has failed."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from experiments.matrix.groups import Group, Program, flags_of
+from fcjax import metrics
+from fcjax.data import Dataset
+from fcjax.results import store
+from fcjax.results.store import Folder
+
+CELL = ("preset", "dataset", "rule", "level", "method", "seed")
+"""The columns that identify a row."""
+SCORES = ("nmi", "acc", "kappa", "ari", "global_nmi", "kmeans_nmi", "heterogeneity")
+COLUMNS = (
+    *CELL,
+    *("status", "scope", *SCORES, "rounds", "seconds", "compile_seconds"),
+    *("bytes_up", "bytes_down", "examples", "command", "commit", "changed", "devices"),
+    *("processor", "python", "jax", "fcjax", "began"),
+)
+"""The columns of the frame."""
+ENVIRONMENT = (
+    *("commit", "changed", "devices", "processor", "python", "jax", "fcjax", "began"),
+)
+
+
+def frame_of(
+    groups: Sequence[Group],
+    programs: Mapping[str, Program],
+    *,
+    out: Path,
+    files: Mapping[str, str],
+) -> pd.DataFrame:
+    """Reads the results of all groups.
+
+    Args:
+        groups: the groups.
+        programs: the programs by method.
+        out: the folder of the table.
+        files: the files of the user by data set.
+
+    Returns:
+        One row per finished or failed run, with the columns `COLUMNS`. `bytes_up` and
+        `bytes_down` are the traffic of all clients in all rounds. A failed run has no
+        scores, and its status begins with "failed: ".
+    """
+    names = {dataset: Path(path).name for dataset, path in files.items()}
+    rows = []
+    for group in groups:
+        rows_by_cell = {}
+        if group.failure(out).exists():
+            reason = json.loads(group.failure(out).read_text())["reason"]
+            rows_by_cell = {
+                cell: {"status": f"failed: {reason}"} for cell in group.cells
+            }
+        rows_by_cell |= finished_rows(group, group.folder(out))
+        for (level, seed), row in rows_by_cell.items():
+            alone = group._replace(levels=(level,), seeds=(seed,))
+            flags = flags_of(alone, programs[group.method], files=names)
+            cell = alone._asdict() | {"level": level, "seed": seed}
+            rows.append(row | cell | {"command": f"python {shlex.join(flags)}"})
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def finished_rows(group: Group, folder: Path) -> dict[tuple[float, int], Any]:
+    """Reads the finished runs of a group.
+
+    Args:
+        group: the group.
+        folder: its results folder.
+
+    Returns:
+        A row per finished run of the group, by level and seed.
+    """
+    rows = {
+        (level, row["seed"]): row
+        for row in store.read_rows(folder / "results.csv")
+        if (level := float(row[group.rule]), row["seed"]) in group.cells
+    }
+    if not rows:
+        return {}
+    results = read(folder)
+    traffic = bytes_of(results)
+    start = store.starts(folder)[-1]
+    of_start = {name: start.get(name) for name in ENVIRONMENT}
+    found = {}
+    for cell, row in rows.items():
+        up, down = traffic.get(results.key(row), (np.nan, np.nan))
+        more = {"examples": row["samples"], "bytes_up": up, "bytes_down": down}
+        found[cell] = row | more | of_start
+    return found
+
+
+@cache
+def read(folder: Path) -> Folder:
+    """Opens a results folder once, although several groups share it."""
+    return store.read(folder)
+
+
+def bytes_of(results: Folder) -> dict[tuple, tuple[float, float]]:
+    """Sums the traffic of all rounds of each run.
+
+    Args:
+        results: the results folder.
+
+    Returns:
+        The bytes from the clients and to the clients, by the key of the run.
+    """
+    traffic: dict[tuple, tuple[float, float]] = {}
+    for row in results.rounds:
+        key = results.key(row)
+        sums = [
+            sum(value or 0 for name, value in row.items() if name.startswith(way))
+            for way in ("up_", "down_")
+        ]
+        up, down = traffic.get(key, (0.0, 0.0))
+        traffic[key] = up + sums[0], down + sums[1]
+    return traffic
+
+
+def rows_of_assignments(
+    name: str, folder: Path, datasets: Mapping[str, Dataset]
+) -> list[dict[str, Any]]:
+    """Scores the clusters of another program.
+
+    Args:
+        name: the name of the method.
+        folder: the folder of the files DATASET/RULE=LEVEL,seed=SEED.csv, as `fcjax
+            partition` writes them, with the column `cluster` filled.
+        datasets: the data sets by name.
+
+    Returns:
+        One row per file.
+
+    Raises:
+        ValueError: there is no file, or a file lacks a column or an example.
+    """
+    paths = sorted(folder.glob("*/*=*,seed=*.csv"))
+    if not paths:
+        raise ValueError(
+            f"{folder} has no file DATASET/p=0.25,seed=0.csv; see `fcjax partition`"
+        )
+    rows = []
+    for path in paths:
+        dataset = datasets.get(path.parent.name)
+        if dataset is None:
+            continue
+        rule, level, seed = named(path)
+        table = pd.read_csv(path)
+        for column in ("example", "cluster"):
+            if column not in table:
+                raise ValueError(f"{path} has no column {column}")
+        found = table.dropna(subset=["cluster"]).drop_duplicates("example")
+        found = found[found["example"].isin(range(len(dataset.examples)))]
+        if len(found) < len(dataset.examples):
+            raise ValueError(
+                f"{path} has a cluster for {len(found):,} of "
+                f"{len(dataset.examples):,} examples; every example needs a cluster"
+            )
+        labels = dataset.labels[found["example"].to_numpy()]
+        clusters = pd.factorize(found["cluster"])[0]
+        cell = ("default", path.parent.name, rule, level, name, seed)
+        scores = metrics.scores(labels, clusters)
+        rows.append(
+            {
+                **dict(zip(CELL, cell, strict=True)),
+                **scores,
+                "status": "ok",
+                "scope": "global",
+                "global_nmi": scores["nmi"],
+                "examples": len(labels),
+                "command": "clusters of another program",
+            }
+        )
+    return rows
+
+
+def named(path: Path) -> tuple[str, float, int]:
+    """Returns rule, level and seed in the name of a file.
+
+    Examples:
+        >>> named(Path("digits/p=0.25,seed=3.csv"))
+        ('p', 0.25, 3)
+    """
+    where = dict(part.split("=") for part in path.stem.split(","))
+    seed = int(where.pop("seed"))
+    ((rule, level),) = where.items()
+    return rule, float(level), seed
