@@ -21,7 +21,7 @@ CELL = ("preset", "dataset", "rule", "level", "method", "seed")
 SCORES = ("nmi", "acc", "kappa", "ari", "global_nmi", "kmeans_nmi", "heterogeneity")
 COLUMNS = (
     *CELL,
-    *("status", "scope", *SCORES, "rounds", "seconds", "compile_seconds"),
+    *("is_central", "status", "scope", *SCORES, "rounds", "seconds", "compile_seconds"),
     *("bytes_up", "bytes_down", "examples", "command", "commit", "changed", "devices"),
     *("processor", "python", "jax", "fcjax", "began"),
 )
@@ -65,6 +65,7 @@ def frame_of(
             alone = group._replace(levels=(level,), seeds=(seed,))
             flags = flags_of(alone, programs[group.method], files=names)
             cell = alone._asdict() | {"level": level, "seed": seed}
+            cell["is_central"] = programs[group.method].is_central
             rows.append(row | cell | {"command": f"python {shlex.join(flags)}"})
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -172,6 +173,7 @@ def rows_of_assignments(
             {
                 **dict(zip(CELL, cell, strict=True)),
                 **scores,
+                "is_central": False,
                 "status": "ok",
                 "scope": "global",
                 "global_nmi": scores["nmi"],

@@ -113,8 +113,8 @@ def groups_of(
 ) -> list[Group]:
     """Lists all groups in the order of training.
 
-    Methods without a network come first, on all data sets. The other methods follow,
-    the smallest data set first, and one block of seeds after another.
+    The smallest data set comes first. On each data set, methods without a network come
+    first. The other methods follow, one block of seeds after another.
 
     Args:
         methods: the programs by method.
@@ -142,7 +142,7 @@ def groups_of(
                 ):
                     known = tuple(seed for seed in block if seed < seeds)
                     rank = list(rules).index(rule)
-                    order = (track, not program.is_quick, place, turn, rank)
+                    order = (track, place, not program.is_quick, turn, rank)
                     if known:
                         yield order, Group(preset, dataset, rule, levels, method, known)
 
