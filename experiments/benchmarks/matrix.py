@@ -1,95 +1,216 @@
-"""Makes the table of all methods, data sets and partitions.
+"""Makes the table of all methods on all data sets and partitions.
 
     python experiments/benchmarks/matrix.py --hours 1
     python experiments/benchmarks/matrix.py --hours 3 --datasets digits mnist-2000-16px
+    python experiments/benchmarks/matrix.py --hours 0 --assignments mine=partitions
 
-The command trains each method on each data set, and writes matrix.csv and matrix.html.
-If it is stopped, the same command goes on. docs/guides/matrix.md explains how to add a
-method of your own.
+The command trains each method on each data set until the time is over, and writes
+matrix.html, matrix.csv and matrix.parquet. If it is stopped, the same command goes on.
+docs/guides/matrix.md explains how to add a method of your own.
 """
 
 import dataclasses
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
+import pandas as pd
 import tyro
 
+from experiments.matrix import page
+from experiments.matrix.frame import (
+    CELL,
+    COLUMNS,
+    Frame,
+    frame_of,
+    rows_of_assignments,
+)
 from experiments.matrix.groups import DATA, Preset, Program, groups_of, programs
-from experiments.matrix.train import raise_on_sigterm, train
+from experiments.matrix.train import ended_by_sigterm, train
+from fcjax import data
 from fcjax.cli.arguments import parse
 from fcjax.cli.errors import exit_on_error
 from fcjax.settings import shown
 
+Pairs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PATH ...")]
+MOST_SEEDS = 5
+
 
 @dataclasses.dataclass(frozen=True)
 class Args:
-    """Makes the table of all methods, data sets and partitions."""
+    """Makes the table of all methods on all data sets and partitions.
+
+    The data sets: digits, orl, mnist-2000-16px, fashion-2000-16px, embeddings,
+    natural-clients, pendigits, mnist-2000, cifar10-2000, mnist-10000-16px and
+    mnist-10000. Those named orl, pendigits, embeddings and natural-clients need a file,
+    see --files.
+    """
 
     out: Path = Path("runs/matrix")
-    """The folder of the runs and of the table."""
+    """Folder of the runs and of the table."""
     hours: float = 1.0
-    """Largest time of training. With 0, only the table is written."""
-    datasets: Annotated[tuple[str, ...], shown("all")] = ()
+    """Largest time of training in hours. With 0, only the table is written."""
+    datasets: Annotated[tuple[str, ...], shown("all that can be loaded")] = ()
     """Data sets of the table."""
     methods: Annotated[tuple[str, ...], shown("all")] = ()
     """Methods of the table."""
-    presets: tuple[Literal["default", "paper"], ...] = ("default",)
+    presets: tuple[Preset, ...] = ("default",)
     """Settings of the methods: the defaults of fcjax, or those of the papers."""
-    seeds: int = 5
-    """Number of seeds, at most 5."""
-    files: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=FILE ...")] = ()
+    seeds: int = MOST_SEEDS
+    """Number of seeds, from 1 to 5."""
+    files: Pairs = ()
     """Files of the data sets that have no loader, for example
     pendigits=pendigits.csv."""
     data_dir: Annotated[Path | None, shown("TFDS's own folder")] = None
     """Folder of the prepared TFDS data sets."""
-    programs: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=FILE ...")] = ()
-    """Python programs of other methods, which accept the flags of fcjax."""
+    programs: Pairs = ()
+    """Programs of methods outside of fcjax, for example
+    spherical=experiments/spherical.py. They accept the flags of fcjax."""
+    assignments: Pairs = ()
+    """Clusters of other programs: folders with the files of `fcjax partition`, whose
+    column `cluster` is filled."""
+    add: tuple[Path, ...] = ()
+    """Tables matrix.csv of other machines. Their runs are not made again."""
+    docs: Annotated[Path | None, tyro.conf.Suppress] = None
+    """Folder of the page matrix.md, whose generated part is replaced."""
 
 
 def main(args: Args) -> None:
-    """Trains the cells that are missing, and writes the table.
+    """Trains the runs that are missing, and writes the table.
 
     Args:
         args: the command-line arguments.
+
+    Raises:
+        ValueError: a name is unknown, or a number is out of its range.
     """
     files = pairs("files", args.files)
-    methods = programs() | {
-        name: Program((path,))
-        for name, path in pairs("programs", args.programs).items()
-    }
-    chosen = args.methods or tuple(methods)
-    datasets = args.datasets or tuple(DATA)
-    check_names("methods", chosen, methods)
-    check_names("datasets", datasets, DATA)
+    others = pairs("programs", args.programs)
+    methods = programs() | {name: Program((path,)) for name, path in others.items()}
+    assignments = pairs("assignments", args.assignments)
+    check_names("methods", args.methods, methods)
+    check_names("datasets", (*args.datasets, *files), DATA)
+    if not 1 <= args.seeds <= MOST_SEEDS:
+        raise ValueError(f"`seeds` must lie in 1..{MOST_SEEDS}, got {args.seeds}")
+    if args.hours < 0:
+        raise ValueError(f"`hours` must be at least 0, got {args.hours:g}")
+    for name in args.datasets:
+        if not DATA[name].source and name not in files:
+            raise ValueError(
+                f"`datasets` {name} needs a file, for example `files` {name}=PATH"
+            )
+    known = pd.DataFrame(columns=COLUMNS)
+    for path in args.add:
+        known = join(known, pd.read_csv(path))
     groups = groups_of(
-        {name: methods[name] for name in methods if name in chosen},
-        datasets=[x for x in datasets if DATA[x].flags or x in files],
+        {name: methods[name] for name in args.methods or methods},
+        datasets=[
+            name for name in args.datasets or DATA if DATA[name].source or name in files
+        ],
         presets=args.presets,
         seeds=args.seeds,
     )
-    restore = raise_on_sigterm()
-    train(
-        groups,
-        methods,
-        out=args.out,
-        files=files,
-        data_dir=args.data_dir,
-        seconds=3600 * args.hours,
-    )
-    restore()
+    with ended_by_sigterm():
+        try:
+            train(
+                groups,
+                methods,
+                out=args.out,
+                files=files,
+                data_dir=args.data_dir,
+                seconds=3600 * args.hours,
+                known=set(known[list(CELL)].itertuples(index=False, name=None)),
+            )
+        finally:
+            frame = join(known, frame_of(groups, methods, out=args.out, files=files))
+            for name, folder in assignments.items():
+                rows = rows_of_assignments(
+                    name, Path(folder), load_of(args, files, Path(folder))
+                )
+                frame = join(frame, pd.DataFrame(rows, columns=COLUMNS))
+            if frame.empty:
+                raise ValueError("no run is finished; give more `hours`")
+            page.write(frame, args.out)
+            print(f"{len(frame):,} runs in {args.out / 'matrix.csv'}")
+            print(f"open next: {args.out / 'matrix.html'} (open it in a browser)")
+    if args.docs is not None:
+        page.write_docs(frame, args.docs)
 
 
-def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
-    found = dict(text.partition("=")[::2] for text in texts)
-    if "" in found.values():
-        raise ValueError(f"`{flag}` takes NAME=FILE, got {' '.join(texts)}")
+def join(first: Frame, second: Frame) -> Frame:
+    """Joins two frames. A row of the second replaces a row of the same cell.
+
+    Args:
+        first: a frame with the columns `COLUMNS`.
+        second: another frame.
+
+    Returns:
+        The frame of all rows.
+    """
+    parts = [part for part in (first, second) if len(part)]
+    both = pd.concat(parts or [first], ignore_index=True)
+    return both.drop_duplicates(list(CELL), keep="last", ignore_index=True)
+
+
+def load_of(args: Args, files: dict[str, str], folder: Path) -> dict[str, data.Dataset]:
+    """Loads the data sets that have a folder of assignments.
+
+    Args:
+        args: the command-line arguments.
+        files: the files of the user by data set.
+        folder: the folder with one folder per data set.
+
+    Returns:
+        The data sets by name.
+    """
+    names = [path.name for path in sorted(folder.iterdir()) if path.name in DATA]
+    sources = {name: DATA[name].source or {"dataset": files[name]} for name in names}
+    return {
+        name: data.load(
+            **{"source": source["dataset"]},
+            **{k: v for k, v in source.items() if k != "dataset"},
+            data_dir=args.data_dir,
+        )
+        for name, source in sources.items()
+    }
+
+
+def pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
+    """Splits the texts NAME=PATH of a flag.
+
+    Args:
+        flag: the name of the flag.
+        texts: its values.
+
+    Returns:
+        The paths by name.
+
+    Raises:
+        ValueError: a text has no name or no path.
+    """
+    found = {}
+    for text in texts:
+        name, _, path = text.partition("=")
+        if not name or not path:
+            raise ValueError(f"`{flag}` must be NAME=PATH, got {text}")
+        found[name] = path
     return found
 
 
-def check_names(flag: str, names, known) -> None:
+def check_names(flag: str, names: Collection[str], known: Collection[str]) -> None:
+    """Checks the names of a flag.
+
+    Args:
+        flag: the name of the flag.
+        names: its values.
+        known: the accepted names.
+
+    Raises:
+        ValueError: a name is unknown.
+    """
     for name in names:
         if name not in known:
-            raise ValueError(f"`{flag}` must be of {', '.join(known)}, got {name}")
+            raise ValueError(f"`{flag}` must be among {', '.join(known)}; got {name}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,8 @@ from fcjax.data import Dataset
 from fcjax.results import store
 from fcjax.results.store import Folder
 
+Frame: TypeAlias = Any
+"""A pandas DataFrame or Series. Type checkers know too little about their methods."""
 CELL = ("preset", "dataset", "rule", "level", "method", "seed")
 """The columns that identify a row."""
 SCORES = ("nmi", "acc", "kappa", "ari", "global_nmi", "kmeans_nmi", "heterogeneity")
@@ -37,7 +39,7 @@ def frame_of(
     *,
     out: Path,
     files: Mapping[str, str],
-) -> pd.DataFrame:
+) -> Frame:
     """Reads the results of all groups.
 
     Args:
@@ -151,14 +153,14 @@ def rows_of_assignments(
     rows = []
     for path in paths:
         dataset = datasets.get(path.parent.name)
-        if dataset is None:
+        if dataset is None or dataset.labels is None:
             continue
         rule, level, seed = named(path)
         table = pd.read_csv(path)
         for column in ("example", "cluster"):
             if column not in table:
                 raise ValueError(f"{path} has no column {column}")
-        found = table.dropna(subset=["cluster"]).drop_duplicates("example")
+        found: Frame = table.dropna(subset=["cluster"]).drop_duplicates("example")
         found = found[found["example"].isin(range(len(dataset.examples)))]
         if len(found) < len(dataset.examples):
             raise ValueError(

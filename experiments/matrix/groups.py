@@ -1,8 +1,9 @@
 """The cells of the table of all methods, and the commands that train them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from fcjax.methods import SCRIPTS
@@ -13,8 +14,9 @@ Preset = Literal["default", "paper"]
 class DataSet(NamedTuple):
     """A data set of the table."""
 
-    flags: tuple[str, ...] = ()
-    """The flags that load it. Empty if the user names a file."""
+    source: Mapping[str, Any] = MappingProxyType({})
+    """The settings of `fcjax.data.Source` that load it. Empty for a file of the
+    user."""
     clients: int = 10
     """Number of clients of a partition."""
     is_natural: bool = False
@@ -22,27 +24,22 @@ class DataSet(NamedTuple):
 
 
 DATA: Mapping[str, DataSet] = {
-    "digits": DataSet(("--dataset", "digits")),
+    "digits": DataSet({"dataset": "digits"}),
     # One client per class, as p requires.
     "orl": DataSet(clients=40),
-    "mnist-2000-16px": DataSet(
-        ("--dataset", "mnist", "--limit", "2000", "--resize", "16")
-    ),
+    "mnist-2000-16px": DataSet({"dataset": "mnist", "limit": 2_000, "resize": 16}),
     "fashion-2000-16px": DataSet(
-        ("--dataset", "fashion_mnist", "--limit", "2000", "--resize", "16")
+        {"dataset": "fashion_mnist", "limit": 2_000, "resize": 16}
     ),
     "embeddings": DataSet(),
     "natural-clients": DataSet(is_natural=True),
     "pendigits": DataSet(),
-    "mnist-2000": DataSet(("--dataset", "mnist", "--limit", "2000")),
-    "cifar10-2000": DataSet(("--dataset", "cifar10", "--limit", "2000")),
-    "mnist-10000-16px": DataSet(
-        ("--dataset", "mnist", "--limit", "10000", "--resize", "16")
-    ),
-    "mnist-10000": DataSet(("--dataset", "mnist", "--limit", "10000")),
+    "mnist-2000": DataSet({"dataset": "mnist", "limit": 2_000}),
+    "cifar10-2000": DataSet({"dataset": "cifar10", "limit": 2_000}),
+    "mnist-10000-16px": DataSet({"dataset": "mnist", "limit": 10_000, "resize": 16}),
+    "mnist-10000": DataSet({"dataset": "mnist", "limit": 10_000}),
 }
-"""The data sets by name, in the order of training. Data sets without flags are files of
-the user."""
+"""The data sets by name, in the order of training."""
 LEVELS: Mapping[str, tuple[float, ...]] = {
     "p": (0.0, 0.25, 0.5, 0.75, 1.0),
     "alpha": (0.1,),
@@ -161,9 +158,9 @@ def flags_of(group: Group, program: Program, *, files: Mapping[str, str]) -> lis
         The arguments of the Python interpreter.
     """
     dataset = DATA[group.dataset]
-    flags: list[Any] = [*program.arguments, *dataset.flags]
-    if not dataset.flags:
-        flags += ["--dataset", files[group.dataset]]
+    source = dataset.source or {"dataset": files[group.dataset]}
+    named = ((f"--{name}", value) for name, value in source.items())
+    flags: list[Any] = [*program.arguments, *chain.from_iterable(named)]
     if group.preset != "default":
         flags += ["--preset", group.preset]
     if not dataset.is_natural:

@@ -11,7 +11,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.ledger import METHODS
-from experiments.matrix.groups import DATA, LEVELS
+from experiments.matrix.frame import Frame
+from experiments.matrix.groups import DATA, LEVELS, programs
 from experiments.matrix.ranks import (
     Ranks,
     advice_of,
@@ -40,8 +41,9 @@ TITLES = {
     "cifar10-2000": "CIFAR-10, 2,000",
     "pendigits": "Pendigits, 10,992",
 }
-RULES = {"p": "p", "alpha": "alpha", "classes_per_client": "classes per client"}
 SCORES = ("nmi", "acc", "ari")
+BEGIN, END = "<!-- matrix: begin -->\n", "<!-- matrix: end -->\n"
+"""`write_docs` replaces the text between these marks."""
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
     autoescape=True,
@@ -53,23 +55,36 @@ TEMPLATES = jinja2.Environment(
 class Table(NamedTuple):
     """The frame of one preset, and what is computed from it."""
 
-    frame: pd.DataFrame
+    frame: Frame
     """One row per run."""
     ranks: Ranks | None
     """The ranks over the cells without holes; None without two such methods."""
-    advice: pd.DataFrame
+    advice: Frame
     """The best methods of each partition, see `ranks.advice_of`."""
 
 
-def table_of(frame: pd.DataFrame) -> Table:
-    """Computes ranks and advice of a frame of one preset."""
+def table_of(frame: Frame) -> Table:
+    """Computes ranks and advice of a frame of one preset.
+
+    Args:
+        frame: the runs.
+
+    Returns:
+        The table. The advice is about federated methods only.
+    """
     blocks = blocks_of(frame)
     complete = largest_complete(blocks)
     ranks = ranks_of(complete) if complete.shape[1] > 1 else None
-    return Table(frame, ranks, advice_of(blocks))
+    federated = blocks.drop(columns=central_of(frame), errors="ignore")
+    return Table(frame, ranks, advice_of(federated))
 
 
-def write(frame: pd.DataFrame, out: Path) -> None:
+def central_of(frame: Frame) -> list[str]:
+    """Returns the methods that need all examples in one place."""
+    return list(frame.loc[frame["is_central"].astype(bool), "method"].unique())
+
+
+def write(frame: Frame, out: Path) -> None:
     """Writes the frame as CSV and Parquet, the figures, and both pages.
 
     Args:
@@ -90,6 +105,32 @@ def write(frame: pd.DataFrame, out: Path) -> None:
     store.write_whole(out / "matrix.html", html(frame, tables, default, out))
 
 
+def write_docs(frame: Frame, docs: Path) -> None:
+    """Writes the page of the documentation: matrix.md, and the files in matrix/.
+
+    Args:
+        frame: the frame.
+        docs: the folder of matrix.md, whose text between the marks is replaced.
+
+    Raises:
+        ValueError: a run has no commit, or uncommitted changes, so that nobody could
+            repeat it.
+    """
+    trained = frame[frame["began"].notna()]
+    unknown = trained["commit"].isna() | (trained["changed"].astype(str) == "True")
+    if unknown.any():
+        raise ValueError(
+            f"{unknown.sum()} runs have no commit or uncommitted changes; run them "
+            "again in a clean checkout"
+        )
+    write(frame, docs / "matrix")
+    text = (docs / "matrix.md").read_text()
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    generated = (docs / "matrix" / "matrix.md").read_text()
+    (docs / "matrix" / "matrix.md").unlink()
+    store.write_whole(docs / "matrix.md", f"{before}{BEGIN}\n{generated}{END}{after}")
+
+
 # --- Figures
 
 
@@ -102,9 +143,12 @@ def draw(table: Table, out: Path) -> None:
     """
     if table.ranks is not None:
         draw_ranks(table.ranks, out / "ranks.png")
-    for dataset in datasets_of(table.frame):
-        advice = table.advice.xs(dataset, level="dataset", drop_level=False)
-        draw_scores(advice, dataset, out / f"{dataset}.png")
+    runs = table.frame[
+        (table.frame["rule"] == "p") & (table.frame["scope"] == "global")
+    ]
+    for dataset in runs["dataset"].unique():
+        of_data = runs[runs["dataset"] == dataset]
+        draw_scores(of_data, dataset, out / f"{dataset}.png")
         draw_costs(table, dataset, out / f"{dataset}-costs.png")
 
 
@@ -131,43 +175,51 @@ def draw_ranks(ranks: Ranks, path: Path) -> None:
     curves.write(figure, path, f"Ranks over {ranks.num_blocks} partitions of {names}")
 
 
-def draw_scores(advice: pd.DataFrame, dataset: str, path: Path) -> None:
-    """Draws the mean NMI of all methods against p, and names the best ones."""
-    scores = pd.DataFrame(
-        {
-            level: means
-            for (_, rule, level), means in advice["means"].items()
-            if rule == "p"
-        }
-    )
-    if scores.empty:
-        return
+def draw_scores(runs: Frame, dataset: str, path: Path) -> None:
+    """Draws the NMI of all methods against p, and names the best ones.
+
+    Args:
+        runs: the runs of the data set with the rule p that are scored globally.
+        dataset: the name of the data set.
+        path: the file to write.
+    """
+    groups = runs.groupby(["method", "level"])["nmi"]
+    means = groups.mean().unstack()
+    halves = groups.agg(lambda x: half_width(x.to_numpy(float))).unstack()
+    look: dict[str, Any]
     figure = Figure((8, 4), layout="constrained")
     axes = figure.subplots()
     curves.plain_axes(axes)
-    best = scores.mean(axis=1).sort_values(ascending=False).index[:MOST_NAMES]
-    for method, line in scores.iterrows():
-        axes.plot(scores.columns, line, color="0.85", linewidth=1, zorder=1)
-        del method
+    central = means.index.intersection(runs.loc[runs["is_central"], "method"])
+    for method in central:
+        means.loc[method] = means.loc[method].dropna().iloc[0]
+    axes.plot(means.columns, means.T, color="0.85", linewidth=1, zorder=1)
+    order = means.drop(central).mean(axis=1).sort_values(ascending=False).index
+    best = order[:MOST_NAMES]
     for method, color in zip(best, curves.color_cycle(len(best)), strict=True):
-        axes.plot(
-            *(scores.columns, scores.loc[method]),
-            **dict(color=tuple(color), marker="o", label=title_of(method)),
-        )
-    if "km" in scores.index:
-        axes.plot(
-            *(scores.columns, scores.loc["km"]),
-            **dict(color=curves.INK, linestyle=":", label="k-means, one place"),
-        )
+        middle, half, look = means.loc[method], halves.loc[method], {"color": color}
+        axes.plot(means.columns, middle, marker="o", label=title_of(method), **look)
+        band = middle - half, middle + half
+        axes.fill_between(means.columns, *band, alpha=0.15, linewidth=0, **look)
+    if "km" in means.index:
+        look = {"color": curves.INK, "linestyle": ":", "label": "k-means, one place"}
+        axes.plot(means.columns, means.loc["km"], **look)
     axes.set_xlabel(curves.in_words("p"))
-    axes.set_ylabel("NMI, mean over seeds")
+    axes.set_ylabel("NMI, mean and 95 % interval")
     axes.set_ylim(0, 1)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-    curves.write(figure, path, f"{short(dataset)}: the best methods (others in grey)")
+    title = f"{short(dataset)}: the best federated methods (others in grey)"
+    curves.write(figure, path, title)
 
 
 def draw_costs(table: Table, dataset: str, path: Path) -> None:
-    """Draws NMI against time and traffic, and names the methods that none beats."""
+    """Draws NMI against time and traffic, and names the methods that none beats.
+
+    Args:
+        table: the table. Methods that need all examples in one place are left out.
+        dataset: the name of the data set.
+        path: the file to write.
+    """
     costs = costs_of(table, dataset)
     figure = Figure((9, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
@@ -178,6 +230,7 @@ def draw_costs(table: Table, dataset: str, path: Path) -> None:
         part = part[part[name] > 0]
         axes.scatter(part[name], part["nmi"], color="0.75", s=14)
         axes.set_xscale("log")
+        axes.margins(x=0.2)
         axes.set_xlabel(label)
         axes.set_ylim(0, 1)
         front = non_dominated(part[name].tolist(), part["nmi"].tolist())
@@ -191,21 +244,21 @@ def draw_costs(table: Table, dataset: str, path: Path) -> None:
                 (part[name].iloc[i], part["nmi"].iloc[i]),
                 **dict(xytext=(3, 4), textcoords="offset points", fontsize=8),
             )
-    panels[0].set_ylabel("NMI, mean over partitions")
+    panels[0].set_ylabel("NMI, mean over p")
     curves.write(figure, path, f"{short(dataset)}: NMI against time and traffic")
 
 
-def costs_of(table: Table, dataset: str) -> pd.DataFrame:
-    """Returns mean NMI, seconds and traffic of each method on a data set.
+def costs_of(table: Table, dataset: str) -> Frame:
+    """Returns mean NMI, seconds and traffic of each method over the levels of p.
 
     Args:
         table: the table.
         dataset: the name of the data set.
 
     Returns:
-        One row per method that has runs for all partitions of the data set.
+        One row per method that has runs at all levels.
     """
-    advice = table.advice.xs(dataset, level="dataset")
+    advice = table.advice.xs((dataset, "p"), level=("dataset", "rule"))
     scores = pd.DataFrame(list(advice["means"])).dropna(axis=1).mean()
     runs = table.frame[table.frame["dataset"] == dataset]
     means = runs.groupby("method")[["seconds", "bytes_up", "bytes_down"]].mean()
@@ -231,10 +284,12 @@ def place_of(rule: str, level: float) -> str:
     """Returns a partition as text, such as "p = 0.25"."""
     if rule == "natural":
         return "natural clients"
-    return f"{RULES.get(rule, rule)} = {level:g}"
+    if rule == "classes_per_client":
+        return f"{level:g} classes per client"
+    return f"{rule} = {level:g}"
 
 
-def datasets_of(frame: pd.DataFrame) -> list[str]:
+def datasets_of(frame: Frame) -> list[str]:
     """Returns the data sets of a frame, in the order of `DATA`."""
     return [name for name in DATA if name in set(frame["dataset"])]
 
@@ -247,7 +302,7 @@ def listed(methods: Sequence[str]) -> str:
 
 
 def advice_rows(table: Table) -> list[dict[str, str]]:
-    """Returns one row per partition: the best method, its ties, and the cheapest.
+    """Returns one row per partition: the best method, its ties, and the fastest.
 
     Args:
         table: the table.
@@ -255,30 +310,27 @@ def advice_rows(table: Table) -> list[dict[str, str]]:
     Returns:
         The cells by the title of their column.
     """
+    seconds = table.frame.groupby(["dataset", "method"])["seconds"].mean()
+    kmeans = table.frame.groupby("dataset")["kmeans_nmi"].mean()
     rows = []
     for (dataset, rule, level), line in table.advice.iterrows():
         means: Mapping[str, float] = line["means"]
-        seconds = (
-            table.frame[table.frame["dataset"] == dataset]
-            .groupby("method")["seconds"]
-            .mean()
-        )
         near = [m for m, score in means.items() if score >= line["score"] - NEAR]
-        cheap = min(near, key=lambda m: seconds.get(m, np.inf))
+        fastest = min(near, key=lambda m: seconds.get((dataset, m), np.inf))
         rows.append(
             {
-                "data": short(dataset),
-                "partition": place_of(rule, level),
+                "data and partition": f"{short(dataset)}, {place_of(rule, level)}",
                 "best method": title_of(line["best"]),
                 "its NMI": f"{line['score']:.3f}",
                 "ties with the best": listed(line["tied"]),
-                f"fastest within {NEAR}": f"{title_of(cheap)} ({means[cheap]:.3f})",
+                f"fastest within {NEAR}": f"{title_of(fastest)} ({means[fastest]:.3f})",
+                "k-means, one place": f"{kmeans[dataset]:.3f}",
             }
         )
     return rows
 
 
-def cells_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def cells_of(frame: Frame) -> list[dict[str, Any]]:
     """Summarizes the runs of each cell for the table in the browser.
 
     Args:
@@ -324,9 +376,7 @@ def number(value: float, exponent: int = 0) -> float | None:
     return None if np.isnan(value) else float(f"{value / 2**exponent:.3g}")
 
 
-def html(
-    frame: pd.DataFrame, tables: Mapping[str, Table], default: Table, out: Path
-) -> str:
+def html(frame: Frame, tables: Mapping[str, Table], default: Table, out: Path) -> str:
     """Returns the page for the browser, one file without a network.
 
     Args:
@@ -351,7 +401,7 @@ def html(
     )
 
 
-def facts_of(frame: pd.DataFrame) -> dict[str, str]:
+def facts_of(frame: Frame) -> dict[str, str]:
     """Returns the origin of the runs: number, dates, devices, versions, commits."""
 
     def distinct(name: str) -> str:
@@ -385,8 +435,8 @@ def markdown(table: Table) -> str:
         lines += ["", "## Compare the ranks", ""]
         lines += [
             f"The ranks are of {len(ranks.mean)} methods on {ranks.num_blocks} "
-            f"partitions of {', '.join(map(short, ranks.datasets))}. The p-value of the "
-            f"Friedman test is {ranks.p_value:.2g}.",
+            f"partitions of {', '.join(map(short, ranks.datasets))}. The p-value of "
+            f"the Friedman test is {ranks.p_value:.2g}.",
             "",
             "![Mean ranks with bars over methods that tie](matrix/ranks.png)",
         ]
@@ -418,7 +468,7 @@ def lines_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
     ]
 
 
-def holes_of(frame: pd.DataFrame) -> list[dict[str, str]]:
+def holes_of(frame: Frame) -> list[dict[str, str]]:
     """Counts the runs of each data set that are finished, failed and missing.
 
     Args:
@@ -427,8 +477,9 @@ def holes_of(frame: pd.DataFrame) -> list[dict[str, str]]:
     Returns:
         One row per data set, also for data sets without a run.
     """
-    methods = set(frame["method"])
-    central = set(frame.loc[frame["is_central"].astype(bool), "method"])
+    known = programs()
+    methods = {*known, *frame["method"]}
+    central = {name for name, program in known.items() if program.is_central}
     rows = []
     for dataset in DATA:
         runs = frame[frame["dataset"] == dataset]

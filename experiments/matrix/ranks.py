@@ -11,12 +11,13 @@ References:
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from experiments.matrix.frame import Frame
 from experiments.papers.significance import NOT_SIGNIFICANT, compare_with_best
 from fcjax.metrics.agreement import SURE, holm
 
@@ -24,10 +25,13 @@ BLOCK = ["dataset", "rule", "level", "seed"]
 """The columns of a block: a partition on which all methods are compared."""
 
 
+wilcoxon: Any = stats.wilcoxon  # The type of its result is unknown to type checkers.
+
+
 class Ranks(NamedTuple):
     """The mean ranks of the methods, from the best to the worst."""
 
-    mean: pd.Series
+    mean: Frame
     """The mean rank by method, 1 for a method that is always the best."""
     num_blocks: int
     """Number of blocks."""
@@ -41,7 +45,7 @@ class Ranks(NamedTuple):
     significantly. Groups within other groups are left out."""
 
 
-def blocks_of(frame: pd.DataFrame, score: str = "nmi") -> pd.DataFrame:
+def blocks_of(frame: Frame, score: str = "nmi") -> Frame:
     """Arranges the scores with one row per block and one column per method.
 
     Args:
@@ -69,28 +73,30 @@ def blocks_of(frame: pd.DataFrame, score: str = "nmi") -> pd.DataFrame:
     return table
 
 
-def largest_complete(table: pd.DataFrame) -> pd.DataFrame:
-    """Selects data sets and methods without holes.
+def largest_complete(table: Frame) -> Frame:
+    """Selects partitions and methods without holes.
+
+    Partitions with the same data set, rule and seed stay together. They are added in
+    the order of their number of complete methods, as long as the part grows.
 
     Args:
         table: the result of `blocks_of`.
 
     Returns:
-        The part of the table that has no NaN and the most cells, among all sets of data
-        sets. Ties go to more methods. Empty if no method is complete anywhere.
+        A part of the table without NaN. Empty if no method is complete anywhere.
     """
-    names = table.index.get_level_values("dataset")
+    complete = table.notna().groupby(["dataset", "rule", "seed"], sort=False).all()
+    order = complete.sum(axis=1).sort_values(ascending=False, kind="stable").index
+    groups = table.index.droplevel("level")
     best = table.iloc[:0, :0]
-    datasets = list(dict.fromkeys(names))
-    for count in range(1, len(datasets) + 1):
-        for chosen in combinations(datasets, count):
-            part = table[names.isin(chosen)].dropna(axis=1)
-            if (part.size, part.shape[1]) > (best.size, best.shape[1]):
-                best = part
+    for count in range(1, len(order) + 1):
+        part = table[groups.isin(order[:count])].dropna(axis=1)
+        if part.size > best.size:
+            best = part
     return best
 
 
-def ranks_of(table: pd.DataFrame) -> Ranks:
+def ranks_of(table: Frame) -> Ranks:
     """Ranks the methods in each block, and tests their differences.
 
     The paired test is Wilcoxon's signed-rank test over blocks, with Holm's correction
@@ -116,7 +122,7 @@ def ranks_of(table: pd.DataFrame) -> Ranks:
     ordered = table[mean.index]
     p_value = float("nan")
     if len(mean) > 2 and len(table) > 1:
-        p_value = float(stats.friedmanchisquare(*ordered.to_numpy().T).pvalue)
+        p_value = float(stats.friedmanchisquare(*ordered.to_numpy().T)[1])
     differs = significant_pairs(ordered.to_numpy())
     datasets = list(dict.fromkeys(table.index.get_level_values("dataset")))
     return Ranks(mean, len(table), datasets, p_value, ties_of(differs))
@@ -136,9 +142,7 @@ def significant_pairs(scores: np.ndarray) -> np.ndarray:
     p_values = []
     for first, second in pairs:
         differences = scores[:, first] - scores[:, second]
-        p_values.append(
-            float(stats.wilcoxon(differences).pvalue) if differences.any() else 1.0
-        )
+        p_values.append(float(wilcoxon(differences)[1]) if differences.any() else 1.0)
     differs = np.zeros((count, count), bool)
     for (first, second), p_value in zip(pairs, holm(p_values), strict=True):
         differs[first, second] = differs[second, first] = p_value < SURE
@@ -170,7 +174,7 @@ def ties_of(differs: np.ndarray) -> list[tuple[int, int]]:
     return groups
 
 
-def advice_of(table: pd.DataFrame) -> pd.DataFrame:
+def advice_of(table: Frame) -> Frame:
     """Names the best method of each partition, and the methods that tie with it.
 
     Args:

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from experiments.matrix.groups import Group, Program, flags_of
@@ -144,7 +145,7 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def reason_of(code: int, text: str) -> str:
-    """Returns why a command has failed, in one line.
+    r"""Returns why a command has failed, in one line.
 
     Args:
         code: the exit status; negative if a signal ended the command.
@@ -156,7 +157,7 @@ def reason_of(code: int, text: str) -> str:
     Examples:
         >>> reason_of(-9, "round 3")
         'out of memory'
-        >>> reason_of(1, "round 3\\nfcjax ccfc: error: no labels")
+        >>> reason_of(1, "round 3\nfcjax ccfc: error: no labels")
         'no labels'
     """
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL) or OUT_OF_MEMORY.search(text):
@@ -166,15 +167,15 @@ def reason_of(code: int, text: str) -> str:
     return (errors or lines)[-1].partition("error: ")[2] or lines[-1]
 
 
-def raise_on_sigterm() -> Callable[[], None]:
-    """Makes SIGTERM end this process like Ctrl-C, so that its command is stopped.
-
-    Returns:
-        A function that restores the previous behaviour.
-    """
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Makes SIGTERM end this process like Ctrl-C, so that its command is stopped."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
-    return lambda: signal.signal(signal.SIGTERM, before) and None
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
