@@ -19,7 +19,7 @@ import pytest
 import fcjax
 from experiments.spherical import Spherical
 from fcjax.cli import arguments
-from fcjax.cli.commands import programs
+from fcjax.cli.commands import PLANNING, programs
 from fcjax.cli.tools import TOOLS
 from fcjax.methods import SCRIPTS
 
@@ -115,8 +115,8 @@ def test_a_command_parses(line):
         try:
             if name in SCRIPTS or name == "spherical":
                 arguments.read(SCRIPTS.get(name, Spherical), flags)
-            elif name in TOOLS:
-                arguments.parse(TOOLS[name], flags)
+            elif name in TOOLS | PLANNING:
+                arguments.parse((TOOLS | PLANNING)[name], flags)
             else:
                 if path.suffix != ".py":
                     path = programs(ROOT / "experiments")[name].relative_to(ROOT)

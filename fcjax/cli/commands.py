@@ -17,6 +17,7 @@ from pathlib import Path
 from fcjax.cli.arguments import about, parse
 from fcjax.cli.errors import exit_on_error, exit_with_error
 from fcjax.cli.main import main as run_method
+from fcjax.cli.partition import ExportPartitions
 from fcjax.cli.tools import TOOLS
 from fcjax.methods import SCRIPTS
 
@@ -45,6 +46,10 @@ FLAGS     the flags of the method, see `fcjax NAME --help`
 
 Example: fcjax deploy runs/trial --to federation
          fcjax deploy ccfc --dataset digits --clients 3 --seed 0 --to federation"""
+
+
+PLANNING = {"partition": ExportPartitions}
+"""The commands that need no run and train nothing, by command name."""
 
 
 def main() -> None:
@@ -83,9 +88,9 @@ def main() -> None:
     sys.argv = [f"fcjax {name}", *args]
     if name in SCRIPTS:
         run_method(SCRIPTS[name], args)
-    elif name in TOOLS:
+    elif name in TOOLS | PLANNING:
         with exit_on_error():
-            parse(TOOLS[name], args)()
+            parse((TOOLS | PLANNING)[name], args)()
     elif name in checkout:
         sys.path.insert(0, str(CHECKOUT))
         # `runpy` would replace the name of the command in `sys.argv` by a path.
@@ -95,7 +100,9 @@ def main() -> None:
         module = sys.modules["__main__"] = module_from_spec(spec)
         spec.loader.exec_module(module)
     else:
-        near = difflib.get_close_matches(name, [*SCRIPTS, *TOOLS, *checkout], n=1)
+        near = difflib.get_close_matches(
+            name, [*SCRIPTS, *TOOLS, *PLANNING, *checkout], n=1
+        )
         hint = (
             f"did you mean {near[0]}?" if near else "`fcjax --help` lists all commands"
         )
@@ -130,7 +137,10 @@ def listing(checkout: Mapping[str, Path]) -> str:
     Returns:
         The help text, at most 100 characters wide.
     """
-    tools = {name: inspect.getdoc(tool) or "" for name, tool in TOOLS.items()}
+    tools, planning = (
+        {name: inspect.getdoc(tool) or "" for name, tool in group.items()}
+        for group in (TOOLS, PLANNING)
+    )
     files = {
         name: ast.get_docstring(ast.parse(path.read_text())) or ""
         for name, path in checkout.items()
@@ -138,7 +148,10 @@ def listing(checkout: Mapping[str, Path]) -> str:
     groups = {
         "Train a method": {name: about(script) for name, script in SCRIPTS.items()},
         "Look at finished runs": tools,
-        "Plan": {"fit": "Estimates time and memory on devices that are not here."},
+        "Plan": {
+            "fit": "Estimates time and memory on devices that are not here.",
+            **planning,
+        },
         "Several machines": {"deploy": DEPLOY_HELP.split("\n\n")[1]},
         "Reproduce and benchmark (in a checkout of the repository)": files,
     }

@@ -7,7 +7,6 @@ from dataclasses import fields
 
 import pytest
 
-from fcjax.cli import commands
 from fcjax.cli.errors import flag_of
 from fcjax.data.source import Source
 from fcjax.data.split import Split
@@ -17,27 +16,10 @@ from fcjax.sweep.options import Options
 from fcjax.sweep.processes import Processes
 
 
-@pytest.fixture
-def fcjax(monkeypatch, capsys):
-    """In this process: what it prints, and how it ends."""
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["fcjax", *words])
-        monkeypatch.setattr(sys, "path", [*sys.path])
-        try:
-            code = commands.main()
-        except SystemExit as ended:
-            code = ended.code
-        printed, said = capsys.readouterr()
-        return printed or said, code
-
-    return call
-
-
 def test_every_script_and_tool_is_listed_with_what_it_does(fcjax):
     listing, _ = fcjax()
     names = "ccfc fedmcc sda-fdc fdsc fedcref baselines reproduce collect keep"
-    for name in f"{names} predict draw probe privacy export".split():
+    for name in f"{names} predict draw probe privacy export partition".split():
         assert f"  {name} " in listing
     # Neighbours that scripts import are no commands.
     assert "  encoders " not in listing

@@ -51,6 +51,18 @@ COMMANDS = [
         "deploy ccfc --to {empty} --dataset {rows} --clients 3 --seed 0 1",
         "a federation is one run, but there are 2",
     ),
+    ("partition", "--out is missing; see --help"),
+    (
+        "partition --out new --client 3",
+        "unknown flag --client; did you mean --clients?",
+    ),
+    ("partition --out {run}", "--out {run} must be new or an empty folder"),
+    ("partition --out new --overlap 0.5", "--overlap gives an example to several"),
+    ("partition --out new --dataset {rows} --p 2", "--p must lie in [0, 1], got 2"),
+    (
+        "partition --out new --dataset {rows} --no-labels --alpha 1",
+        "--alpha requires labels, but {rows} has none; give --p 0",
+    ),
     ("ccfc digits", "'digits' belongs to no flag"),
     ("ccfc --client 10", "unknown flag --client; did you mean --clients?"),
     (
@@ -383,6 +395,7 @@ def test_a_flag_that_no_command_has_is_refused_by_all(name, monkeypatch, capsys)
 
 def test_the_table_has_a_line_for_every_script_and_tool():
     named = {line.split()[0] for line, _ in COMMANDS}
-    listed = {*SCRIPTS, *commands.TOOLS, *programs(ROOT / "experiments")}
+    listed = {*SCRIPTS, *commands.TOOLS, *commands.PLANNING}
+    listed |= {*programs(ROOT / "experiments")}
     assert listed <= named
     assert len(COMMANDS) > 100
