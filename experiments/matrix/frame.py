@@ -135,8 +135,9 @@ def rows_of_assignments(
 
     Args:
         name: the name of the method.
-        folder: the folder of the files DATASET/RULE=LEVEL,seed=SEED.csv, as `fcjax
-            partition` writes them, with the column `cluster` filled.
+        folder: a folder with one folder per data set. These have the files
+            RULE=LEVEL,seed=SEED.csv of `fcjax partition`, with the column `cluster`
+            filled. The files may be in folders of their own.
         datasets: the data sets by name.
 
     Returns:
@@ -145,14 +146,15 @@ def rows_of_assignments(
     Raises:
         ValueError: there is no file, or a file lacks a column or an example.
     """
-    paths = sorted(folder.glob("*/*=*,seed=*.csv"))
+    paths = sorted(folder.glob("*/**/*=*,seed=*.csv"))
     if not paths:
         raise ValueError(
             f"{folder} has no file DATASET/p=0.25,seed=0.csv; see `fcjax partition`"
         )
     rows = []
     for path in paths:
-        dataset = datasets.get(path.parent.name)
+        name_of_data = path.relative_to(folder).parts[0]
+        dataset = datasets.get(name_of_data)
         if dataset is None or dataset.labels is None:
             continue
         rule, level, seed = named(path)
@@ -169,7 +171,7 @@ def rows_of_assignments(
             )
         labels = dataset.labels[found["example"].to_numpy()]
         clusters = pd.factorize(found["cluster"])[0]
-        cell = ("default", path.parent.name, rule, level, name, seed)
+        cell = ("default", name_of_data, rule, level, name, seed)
         scores = metrics.scores(labels, clusters)
         rows.append(
             {

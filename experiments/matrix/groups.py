@@ -46,6 +46,8 @@ LEVELS: Mapping[str, tuple[float, ...]] = {
     "classes_per_client": (2.0,),
 }
 """The partition rules and their levels."""
+EXTREMES = (0.0, 1.0)
+"""The levels of p that come first: clients alike, and one class per client."""
 BLOCKS = ((0,), (1, 2), (3, 4))
 """The seeds, in the order of training. All methods with a network have the first seed
 before any such method has the second."""
@@ -78,8 +80,8 @@ class Group(NamedTuple):
 
     def failure(self, out: Path) -> Path:
         """Returns the file that says why the command has failed."""
-        seeds = "-".join(map(str, self.seeds))
-        return self.folder(out).with_name(f"{self.method}-seeds-{seeds}-failed.json")
+        cells = "-".join(f"{x:g}" for x in (*self.levels, *self.seeds))
+        return self.folder(out).with_name(f"{self.method}-{cells}-failed.json")
 
     @property
     def cells(self) -> list[tuple[float, int]]:
@@ -111,7 +113,8 @@ def groups_of(
     """Lists all groups in the order of training.
 
     The smallest data set comes first. On each data set, methods without a network come
-    first. The other methods follow, one block of seeds after another.
+    first. The other methods follow: the first seed at both ends of p, the first seed at
+    all other levels, and then one block of seeds after another.
 
     Args:
         methods: the programs by method.
@@ -133,15 +136,20 @@ def groups_of(
                     continue
                 levels = levels[:1] if program.is_central else levels
                 # The start of a command takes longer than a quick method.
-                blocks = [sum(BLOCKS, ())] if program.is_quick else BLOCKS
-                for (turn, block), (track, preset) in product(
+                blocks = [(levels, sum(BLOCKS, ()))]
+                if not program.is_quick:
+                    first = tuple(x for x in levels if rule == "p" and x in EXTREMES)
+                    rest = tuple(x for x in levels if x not in first)
+                    later = [(levels, block) for block in BLOCKS[1:]]
+                    blocks = [(first, BLOCKS[0]), (rest, BLOCKS[0]), *later]
+                for (turn, (part, block)), (track, preset) in product(
                     enumerate(blocks), enumerate(presets)
                 ):
                     known = tuple(seed for seed in block if seed < seeds)
                     rank = list(rules).index(rule)
                     order = (track, place, not program.is_quick, turn, rank)
-                    if known:
-                        yield order, Group(preset, dataset, rule, levels, method, known)
+                    if known and part:
+                        yield order, Group(preset, dataset, rule, part, method, known)
 
     return [group for _, group in sorted(each(), key=lambda pair: pair[0])]
 

@@ -17,7 +17,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from experiments.benchmarks import matrix
 from experiments.matrix import local_kmeans, page
 from experiments.matrix.frame import COLUMNS, bytes_of, rows_of_assignments
-from experiments.matrix.groups import DATA, Group, flags_of, groups_of, programs
+from experiments.matrix.groups import Group, flags_of, groups_of, programs
 from experiments.matrix.ranks import (
     BLOCK,
     advice_of,
@@ -56,26 +56,30 @@ def test_all_methods_have_the_first_seed_before_the_second():
         ("exact-km", "alpha", (0, 1)),
         ("exact-km", "classes_per_client", (0, 1)),
     ]
-    seeds = [seeds for method, _, seeds in order[4:]]
-    assert seeds == [(0,)] * 6 + [(1,)] * 6
+    later = [(group.seeds, group.rule, group.levels) for group in digits[4::2]]
+    alpha, classes = ("alpha", (0.1,)), ("classes_per_client", (2.0,))
+    assert later == [
+        ((0,), "p", (0.0, 1.0)),
+        ((0,), "p", (0.25, 0.5, 0.75)),
+        ((0,), *alpha),
+        ((0,), *classes),
+        ((1,), "p", (0.0, 0.25, 0.5, 0.75, 1.0)),
+        ((1,), *alpha),
+        ((1,), *classes),
+    ]
+    assert [group.method for group in digits[4:]] == ["ccfc", "orchestra"] * 7
 
 
 def test_the_command_of_a_cell():
     group = Group("paper", "mnist-2000-16px", "p", (0.0, 0.25), "k-fed", (0, 3))
-    assert (
-        flags_of(group, programs()["k-fed"], files={})
-        == (
-            "-m fcjax baselines --methods k-fed --dataset mnist --limit 2000 --resize 16 "
-            "--preset paper --clients 10 --p 0 0.25 --seed 0 3 --no-plot"
-        ).split()
+    assert " ".join(flags_of(group, programs()["k-fed"], files={})) == (
+        "-m fcjax baselines --methods k-fed --dataset mnist --limit 2000 --resize 16 "
+        "--preset paper --clients 10 --p 0 0.25 --seed 0 3 --no-plot"
     )
     orl = Group("default", "orl", "classes_per_client", (2.0,), "ccfc", (1,))
-    assert (
-        flags_of(orl, programs()["ccfc"], files={"orl": "a.mat"})
-        == (
-            "-m fcjax ccfc --dataset a.mat --clients 40 --classes-per-client 2 --seed 1 "
-            "--no-plot"
-        ).split()
+    assert " ".join(flags_of(orl, programs()["ccfc"], files={"orl": "a.mat"})) == (
+        "-m fcjax ccfc --dataset a.mat --clients 40 --classes-per-client 2 --seed 1 "
+        "--no-plot"
     )
 
 
@@ -272,7 +276,7 @@ def execute(*flags: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_trains_goes_on_and_keeps_failures(tmp_path):
-    """The same command trains nothing twice, and a failed program stays in the table."""
+    """Nothing is trained twice, and a failed program stays in the table."""
     (tmp_path / "broken.py").write_text(
         'print("round 1")\nraise SystemExit("broken.py: error: no such layer")\n'
     )
@@ -299,7 +303,7 @@ def test_the_command_trains_goes_on_and_keeps_failures(tmp_path):
     assert found.set_index("level")["bytes_up"][0.5] == up
     before = (folder / "environment.json").read_text()
     again = execute(*flags, cwd=tmp_path)
-    assert "6 of 6 commands are finished" in again.stdout
+    assert "7 of 7 commands are finished" in again.stdout
     assert (folder / "environment.json").read_text() == before
     # The command of a cell repeats its score.
     (command,) = found.loc[found["level"] == 1, "command"]
@@ -360,9 +364,8 @@ def test_wrong_flags(tmp_path, flags, match):
 def test_runs_of_another_machine_are_not_made_again(tmp_path, capsys):
     row = cell("exact-km", 0.1, rule="alpha", nmi=0.5, acc=0.5, ari=0.5)
     path = tmp_path / "other.csv"
-    levels = {"p": DATA and (0.0, 0.25, 0.5, 0.75, 1.0)}
     rows = [row, {**row, "rule": "classes_per_client", "level": 2.0}]
-    rows += [{**row, "rule": "p", "level": level} for level in levels["p"]]
+    rows += [{**row, "rule": "p", "level": p} for p in (0.0, 0.25, 0.5, 0.75, 1.0)]
     pd.DataFrame(rows, columns=COLUMNS).to_csv(path, index=False)
     matrix.main(
         matrix.Args(
