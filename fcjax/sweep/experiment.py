@@ -188,8 +188,12 @@ def prepare(
             pending_batches.append(
                 pending._replace(runs_per_call=width, num_requested=num_runs)
             )
-    notes = (memory_note,)
-    return Experiment(task, dataset, folder, tuple(pending_batches), pool, notes)
+    notes = [memory_note]
+    if task.privacy.epsilon:
+        unit = batches[0].method.settings["privacy_unit"]
+        is_scaled = dataset.scaling is not None
+        notes.append(plan.guarantee(task.privacy, unit, is_scaled=is_scaled))
+    return Experiment(task, dataset, folder, tuple(pending_batches), pool, tuple(notes))
 
 
 def folder_of(

@@ -13,7 +13,6 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
 from functools import partial
 from typing import Any, NamedTuple
@@ -495,32 +494,22 @@ def resolve(task: Task, problem: Problem) -> MethodSpec:
     return spec._replace(
         settings={**spec.settings, **privacy.settings(unit)},
         build=private_builder(spec.build, parts_of, unit, privacy),
-        warning=partial(guarantee, privacy, unit, problem.dataset.scaling is not None),
         paper={},
         shared=None,
     )
 
 
-def guarantee(
-    privacy: Privacy,
-    unit: Unit,
-    is_scaled: bool,
-    settings: Mapping[str, Any],
-    sizes: Sequence[Sequence[int]],
-) -> str:
-    """Describes the guarantee of a private run in one line.
+def guarantee(privacy: Privacy, unit: Unit, *, is_scaled: bool) -> str:
+    """Describes the guarantee of private runs in one line.
 
     Args:
         privacy: the settings of privacy.
         unit: the protected unit.
         is_scaled: whether feature columns were scaled by values of all examples.
-        settings: the settings of the runs.
-        sizes: the number of examples of each client, for each run.
 
     Returns:
         The line.
     """
-    del settings, sizes
     what = {
         "examples": "one example",
         "clients": "one client",

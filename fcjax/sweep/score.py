@@ -111,6 +111,8 @@ IN_USE = ("occupied_clusters", "largest_share")
 SCORES = (*ROUND_SCORES, "ari", "ami")
 SURVIVING_SCORES = ("surviving_nmi", "surviving_acc", "surviving_kappa")
 ACROSS_SCORES = ("global_acc", "global_nmi", "client_acc")
+GUARANTEE = ("delta", "privacy_unit", "mechanism")
+"""The columns of results.csv with the guarantee of differential privacy."""
 
 Labels = Int[np.ndarray, "L"] | None
 """The classes of the first L examples; further examples are only trained on. None for
@@ -347,6 +349,7 @@ def result_row(
         "clients": batch.num_clients,
         "clusters": batch.num_clusters,
         **point,
+        **{k: v for k, v in batch.method.settings.items() if k in GUARANTEE},
         "scope": batch.method.scope,
         **{
             name: round_off(scores[name]) if name in scores else None

@@ -221,6 +221,16 @@ def test_documented_runs_need_a_clean_commit(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_documented_page_is_that_of_its_csv_file():
+    docs = CHECKOUT / "docs" / "benchmarks"
+    frame = pd.read_csv(docs / "matrix" / "matrix.csv")
+    assert list(frame.columns) == list(COLUMNS)
+    table = page.table_of(frame[frame["preset"] == "default"])
+    text = (docs / "matrix.md").read_text()
+    (generated,) = re.findall(f"{page.BEGIN}\n(.*){page.END}", text, re.DOTALL)
+    assert generated == page.markdown(table)
+
+
 # --- Clusters of other programs
 
 

@@ -1,6 +1,9 @@
 """Private runs of whole methods: budgets as an axis, refusals, and what is stored."""
 
 import json
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -28,6 +31,20 @@ def test_a_grid_of_budgets_is_one_program_with_a_row_per_budget(tmp_path):
     expected = {"delta": 1e-5, "privacy_unit": "examples", "mechanism": "gaussian"}
     assert config.items() >= expected.items()
     assert config["command"]["flags"]["epsilon"] == [1, 50]
+
+
+def test_the_guarantee_is_printed_and_a_part_of_the_results(tmp_path):
+    command = [
+        *(sys.executable, "-m", "fcjax", "baselines", "--methods", "exact-km"),
+        *("--epsilon", "2", "--delta", "1e-6", "--seed", "0", "--no-plot"),
+        *("--out", str(tmp_path)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (line,) = re.findall("^.*privacy: epsilon.*$", done.stdout, re.MULTILINE)
+    assert line.startswith("privacy: epsilon 2, delta 1e-06 for one example; Gaussian")
+    runs = fcjax.open(tmp_path).runs
+    names = ["epsilon", "delta", "privacy_unit", "mechanism"]
+    assert runs[names].to_numpy().tolist() == [[2.0, 1e-6, "examples", "gaussian"]]
 
 
 def test_a_private_run_does_not_depend_on_the_other_budgets():
