@@ -17,16 +17,13 @@ class DataSet(NamedTuple):
     source: Mapping[str, Any] = MappingProxyType({})
     """The settings of `fcjax.data.Source` that load it. Empty for a file of the
     user."""
-    clients: int = 10
-    """Number of clients of a partition."""
     is_natural: bool = False
     """Whether the clients come with the data."""
 
 
 DATA: Mapping[str, DataSet] = {
     "digits": DataSet({"dataset": "digits"}),
-    # One client per class, as p requires.
-    "orl": DataSet(clients=40),
+    "orl": DataSet(),
     "mnist-2000-16px": DataSet({"dataset": "mnist", "limit": 2_000, "resize": 16}),
     "fashion-2000-16px": DataSet(
         {"dataset": "fashion_mnist", "limit": 2_000, "resize": 16}
@@ -46,6 +43,8 @@ LEVELS: Mapping[str, tuple[float, ...]] = {
     "classes_per_client": (2.0,),
 }
 """The partition rules and their levels."""
+CLIENTS = 10
+"""Number of clients of a partition."""
 EXTREMES = (0.0, 1.0)
 """The levels of p that come first: clients alike, and one class per client."""
 BLOCKS = ((0,), (1, 2), (3, 4))
@@ -172,7 +171,7 @@ def flags_of(group: Group, program: Program, *, files: Mapping[str, str]) -> lis
     if group.preset != "default":
         flags += ["--preset", group.preset]
     if not dataset.is_natural:
-        flags += [] if program.is_central else ["--clients", dataset.clients]
+        flags += [] if program.is_central else ["--clients", CLIENTS]
         flags += [f"--{group.rule.replace('_', '-')}", *group.levels]
     flags += ["--seed", *group.seeds, "--no-plot"]
     return [f"{x:g}" if isinstance(x, float) else str(x) for x in flags]

@@ -78,7 +78,7 @@ def test_the_command_of_a_cell():
     )
     orl = Group("default", "orl", "classes_per_client", (2.0,), "ccfc", (1,))
     assert " ".join(flags_of(orl, programs()["ccfc"], files={"orl": "a.mat"})) == (
-        "-m fcjax ccfc --dataset a.mat --clients 40 --classes-per-client 2 --seed 1 "
+        "-m fcjax ccfc --dataset a.mat --clients 10 --classes-per-client 2 --seed 1 "
         "--no-plot"
     )
 
