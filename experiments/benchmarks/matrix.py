@@ -10,7 +10,7 @@ docs/guides/matrix.md explains how to add a method of your own.
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -86,7 +86,8 @@ def main(args: Args) -> None:
     """
     files = pairs("files", args.files)
     others = pairs("programs", args.programs)
-    methods = programs() | {name: Program((path,)) for name, path in others.items()}
+    # The user's own methods come first among those with a network.
+    methods = {name: Program((path,)) for name, path in others.items()} | programs()
     assignments = pairs("assignments", args.assignments)
     check_names("methods", args.methods, methods)
     check_names("datasets", (*args.datasets, *files), DATA)
@@ -99,17 +100,25 @@ def main(args: Args) -> None:
             raise ValueError(
                 f"`datasets` {name} needs a file, for example `files` {name}=PATH"
             )
-    known = pd.DataFrame(columns=COLUMNS)
+    for name in files:
+        if DATA[name].source:
+            raise ValueError(f"`files` takes no file for {name}, which has a loader")
+    known: Frame = pd.DataFrame(columns=COLUMNS)
     for path in args.add:
         known = join(known, pd.read_csv(path))
+    loaded = load_all(args, files)
+    own = [
+        row
+        for name, folder in assignments.items()
+        for row in rows_of_assignments(name, Path(folder), loaded)
+    ]
     groups = groups_of(
         {name: methods[name] for name in args.methods or methods},
-        datasets=[
-            name for name in args.datasets or DATA if DATA[name].source or name in files
-        ],
+        datasets=list(loaded),
         presets=args.presets,
         seeds=args.seeds,
     )
+    succeeded: Frame = known[~known["status"].astype(str).str.startswith("failed")]
     with ended_by_sigterm():
         try:
             train(
@@ -119,60 +128,67 @@ def main(args: Args) -> None:
                 files=files,
                 data_dir=args.data_dir,
                 seconds=3600 * args.hours,
-                known=set(known[list(CELL)].itertuples(index=False, name=None)),
+                known=set(succeeded[list(CELL)].itertuples(index=False, name=None)),
             )
         finally:
             frame = join(known, frame_of(groups, methods, out=args.out, files=files))
-            for name, folder in assignments.items():
-                rows = rows_of_assignments(
-                    name, Path(folder), load_of(args, files, Path(folder))
-                )
-                frame = join(frame, pd.DataFrame(rows, columns=COLUMNS))
-            if frame.empty:
-                raise ValueError("no run is finished; give more `hours`")
-            page.write(frame, args.out)
-            print(f"{len(frame):,} runs in {args.out / 'matrix.csv'}")
-            print(f"open next: {args.out / 'matrix.html'} (open it in a browser)")
+            frame = join(frame, pd.DataFrame(own, columns=COLUMNS))
+            if len(frame):
+                page.write(frame, args.out)
+                print(f"{len(frame):,} runs in {args.out / 'matrix.csv'}")
+                print(f"open next: {args.out / 'matrix.html'} (open it in a browser)")
+    if frame.empty:
+        raise ValueError("no run is finished; give more `hours`")
     if args.docs is not None:
         page.write_docs(frame, args.docs)
 
 
 def join(first: Frame, second: Frame) -> Frame:
-    """Joins two frames. A row of the second replaces a row of the same cell.
+    """Joins two frames.
 
     Args:
         first: a frame with the columns `COLUMNS`.
         second: another frame.
 
     Returns:
-        The frame of all rows.
+        The frame of all rows. A row of the second replaces a row of the same cell,
+        unless it has failed and the other one has not.
     """
     parts = [part for part in (first, second) if len(part)]
     both = pd.concat(parts or [first], ignore_index=True)
-    return both.drop_duplicates(list(CELL), keep="last", ignore_index=True)
+    succeeded = ~both["status"].astype(str).str.startswith("failed")
+    order = succeeded.sort_values(kind="stable").index
+    last = both.loc[order].drop_duplicates(list(CELL), keep="last")
+    return last.sort_index().reset_index(drop=True)
 
 
-def load_of(args: Args, files: dict[str, str], folder: Path) -> dict[str, data.Dataset]:
-    """Loads the data sets that have a folder of assignments.
+def load_all(args: Args, files: Mapping[str, str]) -> dict[str, data.Dataset]:
+    """Loads the data sets of the table.
 
     Args:
         args: the command-line arguments.
         files: the files of the user by data set.
-        folder: the folder with one folder per data set.
 
     Returns:
-        The data sets by name.
+        The data sets by name. Without --datasets, data sets that cannot be loaded are
+        left out, with a warning.
+
+    Raises:
+        ValueError: a data set of --datasets cannot be loaded.
     """
-    names = [path.name for path in sorted(folder.iterdir()) if path.name in DATA]
-    sources = {name: DATA[name].source or {"dataset": files[name]} for name in names}
-    return {
-        name: data.load(
-            **{"source": source["dataset"]},
-            **{k: v for k, v in source.items() if k != "dataset"},
-            data_dir=args.data_dir,
-        )
-        for name, source in sources.items()
-    }
+    loaded = {}
+    for name in args.datasets or DATA:
+        source = dict(DATA[name].source)
+        if not source and name not in files:
+            continue
+        path = source.pop("dataset", None) or files[name]
+        try:
+            loaded[name] = data.load(path, data_dir=args.data_dir, **source)
+        except ValueError as error:
+            if args.datasets or name in files:
+                raise
+            print(f"warning: {name} is left out: {error}")
+    return loaded
 
 
 def pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:

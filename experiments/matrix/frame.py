@@ -10,9 +10,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from experiments.matrix.groups import Group, Program, flags_of
+from experiments.matrix.groups import (
+    BLOCKS,
+    CLIENTS,
+    LEVELS,
+    Group,
+    Program,
+    flags_of,
+)
 from fcjax import metrics
+from fcjax.cli.partition import clients_by_name
 from fcjax.data import Dataset
+from fcjax.data.split import Split
 from fcjax.results import store
 from fcjax.results.store import Folder
 
@@ -21,16 +30,16 @@ Frame: TypeAlias = Any
 CELL = ("preset", "dataset", "rule", "level", "method", "seed")
 """The columns that identify a row."""
 SCORES = ("nmi", "acc", "kappa", "ari", "global_nmi", "kmeans_nmi", "heterogeneity")
-COLUMNS = (
-    *CELL,
-    *("is_central", "status", "scope", *SCORES, "rounds", "seconds", "compile_seconds"),
-    *("bytes_up", "bytes_down", "examples", "command", "commit", "changed", "devices"),
-    *("processor", "python", "jax", "fcjax", "began"),
-)
-"""The columns of the frame."""
 ENVIRONMENT = (
     *("commit", "changed", "devices", "processor", "python", "jax", "fcjax", "began"),
 )
+"""The columns with the origin of a run."""
+COLUMNS = (
+    *CELL,
+    *("is_central", "status", "scope", *SCORES, "rounds", "seconds", "compile_seconds"),
+    *("bytes_up", "bytes_down", "examples", "command", *ENVIRONMENT),
+)
+"""The columns of the frame."""
 
 
 def frame_of(
@@ -91,14 +100,33 @@ def finished_rows(group: Group, folder: Path) -> dict[tuple[float, int], Any]:
         return {}
     results = read(folder)
     traffic = bytes_of(results)
-    start = store.starts(folder)[-1]
-    of_start = {name: start.get(name) for name in ENVIRONMENT}
+    of_starts = origin_of(store.starts(folder))
     found = {}
     for cell, row in rows.items():
         up, down = traffic.get(results.key(row), (np.nan, np.nan))
         more = {"examples": row["samples"], "bytes_up": up, "bytes_down": down}
-        found[cell] = row | more | of_start
+        found[cell] = row | more | of_starts
     return found
+
+
+def origin_of(starts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Joins the commands that have added runs to a folder.
+
+    A folder does not say which command made which of its runs.
+
+    Args:
+        starts: the items of environment.json.
+
+    Returns:
+        The columns `ENVIRONMENT`: the different values, separated by semicolons, the
+        first date, and whether any command had uncommitted changes or no commit.
+    """
+    origin: dict[str, Any] = {
+        name: "; ".join(dict.fromkeys(str(start.get(name)) for start in starts))
+        for name in ENVIRONMENT
+    }
+    changed = any(start["changed"] or not start["commit"] for start in starts)
+    return origin | {"changed": changed, "began": str(starts[0]["began"])}
 
 
 @cache
@@ -144,7 +172,8 @@ def rows_of_assignments(
         One row per file.
 
     Raises:
-        ValueError: there is no file, or a file lacks a column or an example.
+        ValueError: there is no file, a file lacks a column or an example, or it has
+            another partition than the table.
     """
     paths = sorted(folder.glob("*/**/*=*,seed=*.csv"))
     if not paths:
@@ -154,37 +183,41 @@ def rows_of_assignments(
     rows = []
     for path in paths:
         name_of_data = path.relative_to(folder).parts[0]
-        dataset = datasets.get(name_of_data)
-        if dataset is None or dataset.labels is None:
-            continue
+        dataset = datasets[name_of_data]
+        if dataset.labels is None:
+            raise ValueError(f"{name_of_data} has no labels to score clusters with")
         rule, level, seed = named(path)
-        table = pd.read_csv(path)
-        for column in ("example", "cluster"):
+        accepted = {**LEVELS, "natural": (1.0,)}
+        if level not in accepted.get(rule, ()) or seed not in sum(BLOCKS, ()):
+            raise ValueError(f"{path} is no partition of the table; see its levels")
+        table: Frame = pd.read_csv(path)
+        for column in ("example", "client", "cluster"):
             if column not in table:
                 raise ValueError(f"{path} has no column {column}")
+        is_known = table["example"].isin(range(len(dataset.examples)))
+        table = table[is_known].sort_values("example", ignore_index=True)
+        if rule != "natural":
+            settings: dict[str, Any] = {rule: (level,)}
+            split = Split(clients=CLIENTS, **settings)
+            (expected,) = clients_by_name(split, dataset, (seed,)).values()
+            if not np.array_equal(table["client"], expected[table["example"]]):
+                raise ValueError(
+                    f"{path} has another partition than the table; make it by `fcjax "
+                    f"partition` with {CLIENTS} clients"
+                )
         found: Frame = table.dropna(subset=["cluster"]).drop_duplicates("example")
-        found = found[found["example"].isin(range(len(dataset.examples)))]
         if len(found) < len(dataset.examples):
             raise ValueError(
                 f"{path} has a cluster for {len(found):,} of "
                 f"{len(dataset.examples):,} examples; every example needs a cluster"
             )
         labels = dataset.labels[found["example"].to_numpy()]
-        clusters = pd.factorize(found["cluster"])[0]
+        scores = metrics.scores(labels, pd.factorize(found["cluster"])[0])
         cell = ("default", name_of_data, rule, level, name, seed)
-        scores = metrics.scores(labels, clusters)
-        rows.append(
-            {
-                **dict(zip(CELL, cell, strict=True)),
-                **scores,
-                "is_central": False,
-                "status": "ok",
-                "scope": "global",
-                "global_nmi": scores["nmi"],
-                "examples": len(labels),
-                "command": "clusters of another program",
-            }
-        )
+        more = {"is_central": False, "status": "ok", "scope": "global"}
+        more |= {"global_nmi": scores["nmi"], "examples": len(labels)}
+        more |= {"command": "clusters of another program"}
+        rows.append({**dict(zip(CELL, cell, strict=True)), **scores, **more})
     return rows
 
 

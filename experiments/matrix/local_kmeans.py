@@ -1,6 +1,6 @@
 """An example of another program: k-means of scikit-learn on each client.
 
-    fcjax partition --dataset digits --p 0 0.5 1 --seed 0:5 --out partitions/digits
+    fcjax partition --clients 10 --p 0 1 --seed 0:5 --out partitions/digits
     python experiments/matrix/local_kmeans.py partitions/digits
     fcjax matrix --hours 0 --datasets digits --assignments scikit-learn=partitions
 
@@ -10,6 +10,7 @@ program fills the column `cluster` of the files of `fcjax partition`.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,14 +28,14 @@ def clusters_of(x: np.ndarray, client: np.ndarray, num_clusters: int) -> np.ndar
     Returns:
         The clusters [P].
     """
-    uploads = [
-        KMeans(min(num_clusters, len(rows)), n_init=10, random_state=0)
-        .fit(rows)
-        .cluster_centers_
-        for rows in (x[client == number] for number in range(client.max() + 1))
-    ]
-    server = KMeans(num_clusters, n_init=10, random_state=0)
-    return server.fit(np.concatenate(uploads)).predict(x)
+    options: dict[str, Any] = {"n_init": 10, "random_state": 0}
+    uploads = []
+    for index in range(client.max() + 1):
+        own = x[client == index]
+        kmeans = KMeans(min(num_clusters, len(own)), **options).fit(own)
+        uploads.append(kmeans.cluster_centers_)
+    server = KMeans(num_clusters, **options).fit(np.concatenate(uploads))
+    return np.asarray(server.predict(x))
 
 
 def main(folder: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from experiments import ledger
 from experiments.ledger import METHODS
 from experiments.matrix.frame import Frame
 from experiments.matrix.groups import DATA, LEVELS, programs
@@ -72,11 +73,16 @@ def table_of(frame: Frame) -> Table:
     Returns:
         The table. The advice is about federated methods only.
     """
-    blocks = blocks_of(frame)
-    complete = largest_complete(blocks)
+    complete = largest_complete(blocks_of(frame))
     ranks = ranks_of(complete) if complete.shape[1] > 1 else None
-    federated = blocks.drop(columns=central_of(frame), errors="ignore")
-    return Table(frame, ranks, advice_of(federated))
+    finished = blocks_of(frame, failed=np.nan)
+    federated = finished.drop(columns=central_of(frame), errors="ignore")
+    advice = advice_of(federated)
+    order = {rule: number for number, rule in enumerate((*LEVELS, "natural"))}
+    places = sorted(
+        advice.index, key=lambda x: (list(DATA).index(x[0]), order[x[1]], x[2])
+    )
+    return Table(frame, ranks, advice.loc[places])
 
 
 def central_of(frame: Frame) -> list[str]:
@@ -85,12 +91,11 @@ def central_of(frame: Frame) -> list[str]:
 
 
 def write(frame: Frame, out: Path) -> None:
-    """Writes the frame as CSV and Parquet, the figures, and both pages.
+    """Writes the frame as CSV and Parquet, the figures, and the page for the browser.
 
     Args:
         frame: the frame, see `frame.COLUMNS`.
-        out: the folder of matrix.csv, matrix.parquet, matrix.html, matrix.md and the
-            figures.
+        out: the folder of matrix.csv, matrix.parquet, matrix.html and the figures.
     """
     out.mkdir(parents=True, exist_ok=True)
     store.write_whole(out / "matrix.csv", frame.to_csv(index=False))
@@ -101,7 +106,6 @@ def write(frame: Frame, out: Path) -> None:
     }
     default = tables.get("default") or next(iter(tables.values()))
     draw(default, out)
-    store.write_whole(out / "matrix.md", markdown(default))
     store.write_whole(out / "matrix.html", html(frame, tables, default, out))
 
 
@@ -123,12 +127,15 @@ def write_docs(frame: Frame, docs: Path) -> None:
             f"{unknown.sum()} runs have no commit or uncommitted changes; run them "
             "again in a clean checkout"
         )
-    write(frame, docs / "matrix")
     text = (docs / "matrix.md").read_text()
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    generated = (docs / "matrix" / "matrix.md").read_text()
-    (docs / "matrix" / "matrix.md").unlink()
-    store.write_whole(docs / "matrix.md", f"{before}{BEGIN}\n{generated}{END}{after}")
+    before, _, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"{docs / 'matrix.md'} lacks the marks {BEGIN} and {END}")
+    write(frame, docs / "matrix")
+    default = table_of(frame[frame["preset"] == "default"])
+    page = f"{before}{BEGIN}\n{markdown(default)}{END}{after}"
+    store.write_whole(docs / "matrix.md", page)
 
 
 # --- Figures
@@ -159,20 +166,18 @@ def draw_ranks(ranks: Ranks, path: Path) -> None:
     axes = figure.subplots()
     curves.plain_axes(axes)
     axes.barh(range(count), ranks.mean, color="0.85", height=0.5)
-    for method, (place, rank) in zip(
-        ranks.mean.index, enumerate(ranks.mean), strict=True
-    ):
+    for place, rank in enumerate(ranks.mean):
         axes.text(rank + 0.1, place, f"{rank:.1f}", va="center", fontsize=8)
-        del method
     axes.set_yticks(range(count), [title_of(x) for x in ranks.mean.index])
     right = ranks.mean.max() + 1.5
     for number, (first, last) in enumerate(ranks.ties):
         at = right + 0.4 * number
         axes.plot([at, at], [first - 0.2, last + 0.2], color=curves.INK, linewidth=2)
     axes.invert_yaxis()
-    axes.set_xlabel("mean rank by NMI (1: best); bars at the right join ties")
+    axes.set_xlabel("mean rank by NMI (1: best); bars join methods that tie")
     names = ", ".join(short(x) for x in ranks.datasets)
-    curves.write(figure, path, f"Ranks over {ranks.num_blocks} partitions of {names}")
+    title = f"Ranks over {ranks.num_blocks} partitions and seeds of {names}"
+    curves.write(figure, path, title)
 
 
 def draw_scores(runs: Frame, dataset: str, path: Path) -> None:
@@ -202,7 +207,7 @@ def draw_scores(runs: Frame, dataset: str, path: Path) -> None:
         band = middle - half, middle + half
         axes.fill_between(means.columns, *band, alpha=0.15, linewidth=0, **look)
     if "km" in means.index:
-        look = {"color": curves.INK, "linestyle": ":", "label": "k-means, one place"}
+        look = {"color": curves.INK, "linestyle": ":", "label": "central k-means"}
         axes.plot(means.columns, means.loc["km"], **look)
     axes.set_xlabel(curves.in_words("p"))
     axes.set_ylabel("NMI, mean and 95 % interval")
@@ -233,6 +238,8 @@ def draw_costs(table: Table, dataset: str, path: Path) -> None:
         axes.margins(x=0.2)
         axes.set_xlabel(label)
         axes.set_ylim(0, 1)
+        if part.empty:
+            continue
         front = non_dominated(part[name].tolist(), part["nmi"].tolist())
         axes.plot(
             *(part[name].iloc[front], part["nmi"].iloc[front]),
@@ -258,9 +265,14 @@ def costs_of(table: Table, dataset: str) -> Frame:
     Returns:
         One row per method that has runs at all levels.
     """
-    advice = table.advice.xs((dataset, "p"), level=("dataset", "rule"))
-    scores = pd.DataFrame(list(advice["means"])).dropna(axis=1).mean()
-    runs = table.frame[table.frame["dataset"] == dataset]
+    means = [
+        line["means"]
+        for (data, rule, _), line in table.advice.iterrows()
+        if (data, rule) == (dataset, "p")
+    ]
+    scores = pd.DataFrame(means).dropna(axis=1).mean()
+    frame = table.frame
+    runs = frame[(frame["dataset"] == dataset) & (frame["rule"] == "p")]
     means = runs.groupby("method")[["seconds", "bytes_up", "bytes_down"]].mean()
     mib = (means["bytes_up"] + means["bytes_down"]) / 2**20
     costs = pd.DataFrame({"nmi": scores, "seconds": means["seconds"], "mib": mib})
@@ -310,23 +322,29 @@ def advice_rows(table: Table) -> list[dict[str, str]]:
     Returns:
         The cells by the title of their column.
     """
-    seconds = table.frame.groupby(["dataset", "method"])["seconds"].mean()
+    seconds = table.frame.groupby(["dataset", "method"])["seconds"].mean().dropna()
     kmeans = table.frame.groupby("dataset")["kmeans_nmi"].mean()
     rows = []
     for (dataset, rule, level), line in table.advice.iterrows():
         means: Mapping[str, float] = line["means"]
         near = [m for m, score in means.items() if score >= line["score"] - NEAR]
-        fastest = min(near, key=lambda m: seconds.get((dataset, m), np.inf))
-        rows.append(
-            {
-                "data and partition": f"{short(dataset)}, {place_of(rule, level)}",
-                "best method": title_of(line["best"]),
-                "its NMI": f"{line['score']:.3f}",
-                "ties with the best": listed(line["tied"]),
-                f"fastest within {NEAR}": f"{title_of(fastest)} ({means[fastest]:.3f})",
-                "k-means, one place": f"{kmeans[dataset]:.3f}",
-            }
-        )
+        near = [m for m in near if (dataset, m) in seconds.index]
+        fastest = min(near, key=lambda m: seconds[dataset, m], default=None)
+        ties = listed(line["tied"]) or "none"
+        if line["seeds"] < 2:
+            ties = "not tested: one seed"
+        cells = {
+            "data and partition": f"{short(dataset)}, {place_of(rule, level)}",
+            "best method": title_of(line["best"]),
+            "its NMI": f"{line['score']:.3f}",
+            "ties with the best": ties,
+            f"fastest within {NEAR}": "",
+            "central k-means": f"{kmeans[dataset]:.3f}",
+        }
+        if fastest is not None:
+            text = f"{title_of(fastest)} ({means[fastest]:.3f})"
+            cells[f"fastest within {NEAR}"] = text
+        rows.append(cells)
     return rows
 
 
@@ -347,7 +365,7 @@ def cells_of(frame: Frame) -> list[dict[str, Any]]:
         for name in SCORES:
             values = runs[name].dropna().to_numpy(float)
             if len(values):
-                half = half_width(values) if len(values) > 2 else np.nan
+                half = half_width(values)
                 scores[name] = [
                     round(float(values.mean()), 4),
                     None if np.isnan(half) else round(float(half), 4),
@@ -364,8 +382,8 @@ def cells_of(frame: Frame) -> list[dict[str, Any]]:
                 "scope": "" if set(runs["scope"]) & {"global"} else "per client",
                 "central": bool(runs["is_central"].iloc[0]),
                 "seconds": number(runs["seconds"].mean()),
-                "mib": number(runs[["bytes_up", "bytes_down"]].sum(axis=1).mean(), 20),
-                "command": runs["command"].iloc[0],
+                "mib": number((runs["bytes_up"] + runs["bytes_down"]).mean(), 20),
+                "command": str(runs["command"].iloc[0]),
             }
         )
     return cells
@@ -390,13 +408,12 @@ def html(frame: Frame, tables: Mapping[str, Table], default: Table, out: Path) -
     """
     paths = {path.stem: data_uri(path.read_bytes()) for path in out.glob("*.png")}
     return TEMPLATES.get_template("page.html").render(
-        cells=json.dumps(cells_of(frame)),
+        cells=json.dumps(cells_of(frame), allow_nan=False),
         presets=list(tables),
         datasets={name: short(name) for name in datasets_of(frame)},
         figures=paths,
         advice=advice_rows(default),
-        ranks=default.ranks,
-        title_of=title_of,
+        ranks=ranks_text(default),
         facts=facts_of(frame),
     )
 
@@ -431,16 +448,9 @@ def markdown(table: Table) -> str:
     lines = ["## Choose a method by data and partition", ""]
     lines += lines_of(advice_rows(table))
     if table.ranks is not None:
-        ranks = table.ranks
-        lines += ["", "## Compare the ranks", ""]
-        lines += [
-            f"The ranks are of {len(ranks.mean)} methods on {ranks.num_blocks} "
-            f"partitions of {', '.join(map(short, ranks.datasets))}. The p-value of "
-            f"the Friedman test is {ranks.p_value:.2g}.",
-            "",
-            "![Mean ranks with bars over methods that tie](matrix/ranks.png)",
-        ]
-    lines += ["", "## See scores and costs per data set", ""]
+        lines += ["", "## Compare the ranks", "", ranks_text(table), ""]
+        lines += ["![Mean ranks with bars over methods that tie](matrix/ranks.png)"]
+    lines += ["", "## Scores and costs per data set", ""]
     for dataset in datasets_of(table.frame):
         lines += [
             f"### {short(dataset)}",
@@ -450,22 +460,44 @@ def markdown(table: Table) -> str:
             f"![NMI against time and traffic](matrix/{dataset}-costs.png)",
             "",
         ]
-    lines += ["## Know the holes", "", *lines_of(holes_of(table.frame))]
+    lines += ["## Find missing and failed runs", "", *lines_of(holes_of(table.frame))]
     facts = facts_of(table.frame)
     lines += ["", *(f"- {name}: {text}" for name, text in facts.items()), ""]
     return "\n".join(lines)
 
 
+def ranks_text(table: Table) -> str:
+    """Says of which runs the ranks are, and how the methods were tested.
+
+    Args:
+        table: the table.
+
+    Returns:
+        The text; empty without ranks.
+    """
+    if (ranks := table.ranks) is None:
+        return ""
+    others = sorted(set(table.frame["method"]) - set(ranks.mean.index))
+    text = (
+        f"The ranks are of {len(ranks.mean)} methods on {ranks.num_blocks} partitions "
+        f"and seeds of {', '.join(map(short, ranks.datasets))}. "
+    )
+    if others:
+        text += f"These methods are not ranked: {listed(others)}. "
+    if not np.isnan(ranks.p_value):
+        text += f"The p-value of the Friedman test is {ranks.p_value:.2g}. "
+    return text + (
+        "Methods are compared in pairs by Wilcoxon's signed-rank test with Holm's "
+        "correction. The tests are about these data sets: seeds and partitions of one "
+        "data set are not independent."
+    )
+
+
 def lines_of(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Returns a Markdown table."""
+    """Returns a Markdown table of dicts with the same keys."""
     if not rows:
-        return ["There are none."]
-    titles = list(rows[0])
-    return [
-        f"| {' | '.join(titles)} |",
-        f"|{' --- |' * len(titles)}",
-        *(f"| {' | '.join(row.values())} |" for row in rows),
-    ]
+        return ["No partition has a score."]
+    return ledger.table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def holes_of(frame: Frame) -> list[dict[str, str]]:
@@ -492,7 +524,7 @@ def holes_of(frame: Frame) -> list[dict[str, str]]:
             {
                 "data": short(dataset),
                 "finished": f"{len(runs) - failed:,}",
-                "collapsed or diverged": f"{bad:,}",
+                "of these collapsed or diverged": f"{bad:,}",
                 "failed": f"{failed:,}",
                 "missing": f"{max(0, wanted - len(runs)):,}",
             }

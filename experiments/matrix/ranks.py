@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import stats
 
 from experiments.matrix.frame import Frame
-from experiments.papers.significance import NOT_SIGNIFICANT, compare_with_best
+from experiments.papers.significance import BEST, NOT_SIGNIFICANT, compare_with_best
 from fcjax.metrics.agreement import SURE, holm
 
 BLOCK = ["dataset", "rule", "level", "seed"]
@@ -45,25 +45,27 @@ class Ranks(NamedTuple):
     significantly. Groups within other groups are left out."""
 
 
-def blocks_of(frame: Frame, score: str = "nmi") -> Frame:
+def blocks_of(frame: Frame, score: str = "nmi", *, failed: float = 0.0) -> Frame:
     """Arranges the scores with one row per block and one column per method.
 
     Args:
         frame: the frame of one preset, see `frame.COLUMNS`.
         score: the name of the score.
+        failed: the score of a failed run.
 
     Returns:
         The scores, indexed by `BLOCK`. A central method has the same score at all
-        levels. A failed run has the score 0. Runs that are missing, and methods that
-        only cluster on each client, are NaN.
+        levels. Runs that are missing are NaN. Methods that only cluster on each client
+        are left out.
     """
-    runs = frame.copy()
-    failed = runs["status"].str.startswith("failed")
-    runs.loc[failed, score] = 0.0
-    runs = runs[failed | (runs["scope"] == "global")]
+    fails = frame["status"].str.startswith("failed")
+    is_local = ~fails & (frame["scope"] != "global")
+    local = set(frame.loc[is_local, "method"])
+    runs = frame.assign(**{score: frame[score].mask(fails, failed)})
+    runs = runs[~runs["method"].isin(local)]
     table = runs.pivot_table(score, BLOCK, "method", sort=False, dropna=False)
     table = table.dropna(how="all")
-    central = frame.loc[frame["is_central"] == True, "method"]  # noqa: E712
+    central = frame.loc[frame["is_central"].astype(bool), "method"]
     for method in set(central) & set(table.columns):
         known = table[method].dropna().groupby(["dataset", "seed"]).first()
         places = pd.MultiIndex.from_arrays(
@@ -76,8 +78,8 @@ def blocks_of(frame: Frame, score: str = "nmi") -> Frame:
 def largest_complete(table: Frame) -> Frame:
     """Selects partitions and methods without holes.
 
-    Partitions with the same data set, rule and seed stay together. They are added in
-    the order of their number of complete methods, as long as the part grows.
+    Blocks with the same data set, rule and seed stay together. They are added in the
+    order of their number of complete methods. The largest part on the way is taken.
 
     Args:
         table: the result of `blocks_of`.
@@ -178,26 +180,30 @@ def advice_of(table: Frame) -> Frame:
     """Names the best method of each partition, and the methods that tie with it.
 
     Args:
-        table: the result of `blocks_of`.
+        table: the result of `blocks_of`, with NaN for failed runs.
 
     Returns:
         One row per partition, indexed by data set, rule and level. `best` has the
-        highest mean, `score` is this mean, and `tied` lists the methods whose
-        difference from it is not significant: a paired t-test over the seeds, with
-        Holm's correction for the whole table. `means` has the mean of every method.
+        highest mean, `score` is this mean, and `seeds` is the number of its runs.
+        `tied` lists the methods whose difference from it is not significant: a paired
+        t-test over the common seeds, with Holm's correction for the partition. `means`
+        has the mean of every method.
     """
     names = [name for name in BLOCK if name != "seed"]
-    long = table.stack().rename("score").reset_index()
-    marks = compare_with_best(
-        long.to_dict("records"), by=[*names, "method"], value="score"
-    )
+    long = table.stack().rename("score").dropna().reset_index()
     rows = []
     for place, group in long.groupby(names, sort=False):
-        means = group.groupby("method")["score"].mean().sort_values(ascending=False)
-        of_place = {method: marks.get((*place, method)) for method in means.index}
-        tied = [m for m, text in of_place.items() if text == NOT_SIGNIFICANT]
-        rows.append((*place, means.index[0], means.iloc[0], tied, means.to_dict()))
-    columns = [*names, "best", "score", "tied", "means"]
+        rows_of_place = group.to_dict("records")
+        marks = compare_with_best(rows_of_place, by=[*names, "method"], value="score")
+        of_place = dict(zip(marks.index.get_level_values("method"), marks, strict=True))
+        means = group.groupby("method", sort=False)["score"].mean()
+        means = means.sort_values(ascending=False, kind="stable")
+        tested = [method for method, mark in of_place.items() if mark == BEST]
+        best = tested[0] if tested else means.index[0]
+        tied = [m for m in means.index if of_place.get(m) == NOT_SIGNIFICANT]
+        seeds = int((group["method"] == best).sum())
+        rows.append((*place, best, means[best], seeds, tied, means.to_dict()))
+    columns = [*names, "best", "score", "seeds", "tied", "means"]
     return pd.DataFrame(rows, columns=columns).set_index(names)
 
 

@@ -17,9 +17,9 @@ from fcjax.results import store
 GRACE = 60
 """Seconds that a stopped command has to finish its checkpoint."""
 OUT_OF_MEMORY = re.compile(
-    r"out of memory|RESOURCE_EXHAUSTED|MemoryError|does not fit", re.IGNORECASE
+    r"out of memory|RESOURCE_EXHAUSTED|MemoryError|fit the memory", re.IGNORECASE
 )
-BUSY = "in use by another command"
+BUSY = re.compile(r"(in use|changed) by another command")
 """A text of the error of a command whose folder is in use."""
 
 
@@ -54,8 +54,8 @@ def train(
         left = deadline - time.monotonic()
         if left <= 0:
             print(
-                f"the time is over; {len(pending) - number + 1} commands are left; the "
-                "same command goes on"
+                f"time limit reached: {len(pending) - number + 1} commands left; run "
+                "the same command again to continue"
             )
             return
         program = programs[group.method]
@@ -71,13 +71,14 @@ def train(
         began = time.monotonic()
         code = execute(arguments, log, left)
         if code is None:
-            continue
+            print("stopped: time limit reached; run the same command again to continue")
+            return
         text = log.read_text(errors="replace")
-        if code:
-            if BUSY in text:
-                print("skipped: another command writes to this folder")
-                continue
-            reason = reason_of(code, text)
+        if code and BUSY.search(text):
+            print("skipped: another command writes to this folder")
+            continue
+        if code or not is_finished(group, out, known):
+            reason = reason_of(code, text) if code else "no results"
             store.write_whole(
                 group.failure(out),
                 json.dumps({"reason": reason, "command": arguments}, indent=2) + "\n",
@@ -160,11 +161,12 @@ def reason_of(code: int, text: str) -> str:
         >>> reason_of(1, "round 3\nfcjax ccfc: error: no labels")
         'no labels'
     """
-    if code in (-signal.SIGKILL, 128 + signal.SIGKILL) or OUT_OF_MEMORY.search(text):
-        return "out of memory"
     lines = text.strip().splitlines() or [f"exit status {code}"]
     errors = [line for line in lines if "error:" in line]
-    return (errors or lines)[-1].partition("error: ")[2] or lines[-1]
+    last = (errors or lines)[-1]
+    if code in (-signal.SIGKILL, 128 + signal.SIGKILL) or OUT_OF_MEMORY.search(last):
+        return "out of memory"
+    return last.partition("error: ")[2] or last
 
 
 @contextmanager

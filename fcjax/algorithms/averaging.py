@@ -340,6 +340,9 @@ class Server(NamedTuple):
     """The global networks."""
     clusters: Any = ()
     """The `Clusters` of federated k-means; () before this stage."""
+    clip: PyTree = ()
+    """The largest norm of a client's update in the next private round; () without
+    differential privacy."""
 
 
 class ClientState(NamedTuple):
@@ -395,7 +398,9 @@ def start(setup: Setup, online: Parts, federation: Federation) -> State:
     if setup.local.keep_optimizer:
         opt_state = setup.local.optimizer.init(trained["params"])
     client_state = ClientState(target, memory, opt_state)
-    return State(Server(online), clients.repeat(client_state, len(federation.indices)))
+    clip = setup.updates.first_clip if setup.updates else ()
+    state = Server(online, clip=clip)
+    return State(state, clients.repeat(client_state, len(federation.indices)))
 
 
 def federated_round(
@@ -448,7 +453,10 @@ def federated_round(
         sizes = present.astype(float)
         client_keys = clients.keys(key, num_clients)
         upload = partial(
-            setup.updates.upload, before=download, number=server.gather(present).sum()
+            setup.updates.upload,
+            before=download,
+            number=server.gather(present).sum(),
+            clip=before.clip,
         )
         trained = clients.for_each(upload, client_keys, trained)
     uploads = (trained, client_states.target if setup.average_target else {})
@@ -456,7 +464,10 @@ def federated_round(
         uploads, sizes, (present, is_new, values)
     )
     if setup.updates:
-        online = setup.updates.receive(key, online, download, participating)
+        online, clip = setup.updates.receive(
+            key, online, download, participating, before.clip
+        )
+        before = before._replace(clip=clip)
     messages = {name: part(online, name) for name in setup.trains}
     if setup.average_target:
         target = clients.repeat(mean, num_clients)
@@ -464,6 +475,9 @@ def federated_round(
         messages["target"] = mean
     once = server.traffic(first, up={}, down={k: part(frozen, k) for k in names})
     metrics = server.measure(participating, values)
+    if setup.updates:
+        messages |= setup.updates.messages(before.clip)
+        metrics |= setup.updates.messages(before.clip)
     metrics |= server.traffic(participating, up=messages, down=messages) | once
     after = before._replace(online=merge(frozen, online))
     return State(after, client_states), metrics

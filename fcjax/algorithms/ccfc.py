@@ -60,6 +60,9 @@ class Server(NamedTuple):
     """The global network w^g."""
     clusters: Clusters
     """The global clusters, with the centroids eta^g."""
+    clip: PyTree = ()
+    """The largest norm of a client's update in the next private round; () without
+    differential privacy."""
 
 
 class Client(NamedTuple):
@@ -265,7 +268,9 @@ def federated_round(
         trained, values = train(key, downloaded(state, opt_state), indices, mask)
         network = trained.variables
         if updates:
-            network = updates.upload(key, network, state.server.variables, number)
+            network = updates.upload(
+                key, network, state.server.variables, number, state.server.clip
+            )
         return network, (trained.centroids, values, trained.opt_state)
 
     sizes = present * ragged.sizes(federation.mask).astype(float)
@@ -275,12 +280,18 @@ def federated_round(
         upload, sizes, keys, state.clients, *data
     )
     uploads, participating, values = server.gather((uploads, present, values))
+    clip = state.server.clip
     if updates:
         before = state.server.variables
-        variables = updates.receive(server_key, variables, before, participating)
+        variables, clip = updates.receive(
+            server_key, variables, before, participating, clip
+        )
     opt_state = clients.keep_absent(present, opt_state, state.clients)
     network = {"network": variables}
     metrics = server.measure(participating, values)
+    if updates:
+        network |= updates.messages(clip)
+        metrics |= updates.messages(clip)
     metrics |= server.traffic(participating, up=network, down=network)
     clusters: Clusters = state.server.clusters
     if setup.settings.cluster_by != "k-means":
@@ -298,13 +309,13 @@ def federated_round(
         begins = setup.settings.whiten & (federation.now.stage_round == 0)
         up, times = {"sums": centroids, "counts": uploads[1][0]}, jnp.int32(1)
     else:  # Federated k-means has not begun, so there are no centroids.
-        return State(Server(variables, clusters), opt_state), metrics
+        return State(Server(variables, clusters, clip), opt_state), metrics
     down = server.traffic(participating, up={}, down={"centroids": centroids})
     for name, x in (server.traffic(participating, up=up, down={}) | down).items():
         count = times + begins if name.startswith("up") else times
         metrics[name] = x.at[0].multiply(count)
     clusters = clusters._replace(centroids=centroids)
-    return State(Server(variables, clusters), opt_state), metrics
+    return State(Server(variables, clusters, clip), opt_state), metrics
 
 
 def downloaded(state: State, opt_state: PyTree = ()) -> Client:
@@ -615,7 +626,9 @@ def initial_state(setup: Setup, key: PRNGKey, federation: Federation) -> State:
     )
     clusters = no_clusters(setup.num_clusters, z.shape[-1])
     num_clients = len(federation.indices)
-    state = State(Server(variables, clusters))
+    updates = updates_in(setup.settings)
+    clip = updates.first_clip if updates else ()
+    state = State(Server(variables, clusters, clip))
     if setup.settings.standalone:
         state = leave_federation(state, num_clients)
     return with_new_optimizers(setup, state, num_clients)

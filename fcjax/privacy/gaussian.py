@@ -4,6 +4,10 @@ References:
     McMahan, Ramage, Talwar and Zhang, `Learning Differentially Private Recurrent
     Language Models <https://arxiv.org/abs/1710.06963>`_, ICLR 2018: clipped updates of
     clients with a fixed denominator.
+
+    Andrew, Thakkar, McMahan and Ramaswamy, `Differentially Private Learning with
+    Adaptive Clipping <https://arxiv.org/abs/1905.03871>`_, NeurIPS 2021: a clip that
+    follows a quantile of the norms.
 """
 
 import math
@@ -23,16 +27,34 @@ NoiseAt = Literal["server", "clients"]
 client adds a share to its upload. The noise of the sum has the same distribution."""
 
 
+SHORT = 0.25
+"""The weight of the bit in an upload with an adaptive clip, as a share of the clip. The
+noise of the updates grows by the factor sqrt(1 + SHORT^2), 3 %."""
+CLIP_RATE = 0.2
+"""Step size of the adaptive clip (eta_C of Andrew et al., Section 2.1)."""
+
+
+class Upload(NamedTuple):
+    """The upload of a client in a private round."""
+
+    update: PyTree
+    """The clipped update of the network."""
+    is_short: PyTree = ()
+    """With an adaptive clip C: SHORT C if the update was not longer than C, else
+    -SHORT C. So the upload has an L2 norm of at most C sqrt(1 + SHORT^2)."""
+
+
 class Updates(NamedTuple):
     """Differentially private averages of the clients' networks, for one run.
 
     Examples:
         >>> part = Part("rounds", share=1.0, times=1)
         >>> updates = Updates(noise=0.0, part=part, clip=5.0)
+        >>> network, number = jnp.array([6.0, 8.0]), jnp.int32(1)
         >>> upload = updates.upload(
-        ...     jax.random.key(0), jnp.array([6.0, 8.0]), jnp.zeros(2), jnp.int32(1)
+        ...     jax.random.key(0), network, jnp.zeros(2), number, updates.first_clip
         ... )
-        >>> print(upload)  # the update has the norm 10
+        >>> print(upload.update)  # the update has the norm 10
         [3. 4.]
     """
 
@@ -44,11 +66,38 @@ class Updates(NamedTuple):
     """C, the largest L2 norm of a client's update. Longer updates are scaled down."""
     noise_at: NoiseAt = "server"
     """The party that adds the noise, see `NoiseAt`."""
+    quantile: float | None = None
+    """The share of clients whose updates are not scaled down. The clip adapts to it
+    after each round. None keeps the clip."""
 
     @property
-    def scale(self) -> Scalar:
-        """The standard deviation of the noise of the sum of all updates."""
-        return self.part.noise_multiplier(self.noise) * self.clip
+    def first_clip(self) -> PyTree:
+        """The clip of the first round."""
+        return jnp.float32(self.clip)
+
+    def scale(self, clip: Scalar) -> Scalar:
+        """Computes the standard deviation of the noise of the sum of all uploads.
+
+        Args:
+            clip: the clip of the round.
+
+        Returns:
+            The standard deviation.
+        """
+        longest = clip if self.quantile is None else clip * math.hypot(1, SHORT)
+        return self.part.noise_multiplier(self.noise) * longest
+
+    def messages(self, clip: PyTree) -> dict[str, PyTree]:
+        """Returns what travels besides the network in a round, for the traffic.
+
+        Args:
+            clip: the clip.
+
+        Returns:
+            The adaptive clip, in place of which a client uploads its bit; empty for a
+            clip that stays the same.
+        """
+        return {} if self.quantile is None else {"clip": clip}
 
     def sample(self, key: PRNGKey, federation: Federation) -> Bool[Array, "M"]:
         """Samples the participating clients of a round, each independently.
@@ -67,33 +116,45 @@ class Updates(NamedTuple):
         return clients.on_this_device(sampled, len(federation.indices))
 
     def upload(
-        self, key: PRNGKey, trained: PyTree, before: PyTree, number: Int[Array, ""]
-    ) -> PyTree:
-        """Computes the upload of a client: its clipped update.
+        self,
+        key: PRNGKey,
+        trained: PyTree,
+        before: PyTree,
+        number: Int[Array, ""],
+        clip: Scalar,
+    ) -> Upload:
+        """Computes the upload of a client.
 
         Args:
             key: the key of the client in this round.
             trained: the network after local training.
             before: the network that the client downloaded.
             number: the number of participating clients.
+            clip: the clip of the round.
 
         Returns:
-            A tree like `trained`, of L2 norm at most `clip` before the client's noise.
+            The clipped update of the network.
         """
         update = jax.tree.map(jnp.subtract, trained, before)
-        update = clip_norm(update, self.clip)
+        update, is_short = clip_norm(update, clip), ()
+        if self.quantile is not None:
+            # A norm equal to the clip is one that was scaled down.
+            is_short = jnp.where(optax.tree.norm(update) < clip * (1 - 1e-5), 1, -1)
+            is_short = is_short * SHORT * clip
+        upload = Upload(update, is_short)
         if self.noise_at == "clients":
-            scale = self.scale / jnp.sqrt(jnp.maximum(number, 1))
-            update = add_noise(noise_key(key, self.noise), update, scale)
-        return update
+            scale = self.scale(clip) / jnp.sqrt(jnp.maximum(number, 1))
+            upload = add_noise(noise_key(key, self.noise), upload, scale)
+        return upload
 
     def receive(
         self,
         key: PRNGKey,
-        mean: PyTree,
+        mean: Upload,
         before: PyTree,
         participating: Bool[Array, "A"],
-    ) -> PyTree:
+        clip: Scalar,
+    ) -> tuple[PyTree, Scalar]:
         """Computes the new global network from the mean of the uploads.
 
         The sum of the updates is divided by the expected number of participating
@@ -104,19 +165,25 @@ class Updates(NamedTuple):
             mean: the mean of the participating clients' uploads.
             before: the global network before the round.
             participating: the participating clients of all devices.
+            clip: the clip of the round.
 
         Returns:
-            The global network after the round.
+            The global network after the round, and the clip of the next round.
         """
         number = participating.sum()
         total = jax.tree.map(lambda x: jnp.where(number > 0, x * number, 0), mean)
-        scale = self.scale
+        scale = self.scale(clip)
         if self.noise_at == "clients":  # Without a client, nobody has added noise.
             scale = jnp.where(number > 0, 0, scale)
         total = add_noise(noise_key(key, self.noise), total, scale)
         expected = self.part.sample_rate * len(participating)
-        network = jax.tree.map(lambda old, x: old + x / expected, before, total)
-        return jax.tree.map_with_path(positive_variance, network)
+        network = jax.tree.map(lambda old, x: old + x / expected, before, total.update)
+        network = jax.tree.map_with_path(positive_variance, network)
+        if self.quantile is None:
+            return network, clip
+        share = (1 + total.is_short / (SHORT * clip * expected)) / 2
+        share = jnp.clip(share, 0, 1)
+        return network, clip * jnp.exp(-CLIP_RATE * (share - self.quantile))
 
 
 SAMPLE, NOISE = 0x5A000000, 0xD9000000

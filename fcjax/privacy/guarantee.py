@@ -37,7 +37,13 @@ class Privacy:
     examples. `clustering`: one example, but only in federated k-means; the network is
     not private."""
     clip: Annotated[float, Limits(above=0), shown("1")] = 1.0
-    """Largest L2 norm of a client's update of the network, with the unit `clients`."""
+    """Largest L2 norm of a client's update of the network, with the unit `clients`.
+    With --clip-quantile, only in the first round."""
+    clip_quantile: Annotated[
+        float | None, Limits(above=0, most=1), shown("the clip stays the same")
+    ] = None
+    """Share of clients whose update is not scaled down. The clip adapts to it after
+    each round."""
     radius: Annotated[float, Limits(above=0), shown("1")] = 1.0
     """Largest L2 norm of an example in private k-means. Longer examples are scaled
     down. Examples of unit length, the default, stay unchanged."""
@@ -62,6 +68,10 @@ class Privacy:
                 raise ValueError(
                     f"`{name}` must lie in (0, {most:g}], got {getattr(self, name)}"
                 )
+        if self.clip_quantile is not None and not 0 < self.clip_quantile <= 1:
+            raise ValueError(
+                f"`clip_quantile` must lie in (0, 1], got {self.clip_quantile}"
+            )
         for name in ("clip", "radius"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"`{name}` must be above 0, got {getattr(self, name)}")
@@ -120,6 +130,7 @@ class Privacy:
         }
         if unit == "clients":
             values |= {"clip": self.clip, "sample_rate": self.sample_rate}
+            values |= {"clip_quantile": self.clip_quantile}
         return values | {"radius": self.radius}
 
 
@@ -156,7 +167,10 @@ class Noise(NamedTuple):
         part = next((part for part in self.parts if part.name == "rounds"), None)
         if part is None:
             return None
-        return Updates(self.noise, part, self.privacy.clip, self.privacy.noise_at)
+        privacy = self.privacy
+        return Updates(
+            self.noise, part, privacy.clip, privacy.noise_at, privacy.clip_quantile
+        )
 
     def kmeans(self) -> dict[str, Any]:
         """Returns the arguments of `fcjax.privacy.kmeans.PrivateKMeans`."""

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import normalized_mutual_info_score
 
+import fcjax
 from experiments.benchmarks import matrix
 from experiments.matrix import local_kmeans, page
 from experiments.matrix.frame import COLUMNS, bytes_of, rows_of_assignments
@@ -28,6 +29,7 @@ from experiments.matrix.ranks import (
     ties_of,
 )
 from fcjax import data
+from fcjax.cli.partition import clients_by_name
 from fcjax.methods import SCRIPTS
 from fcjax.results import store
 
@@ -162,6 +164,28 @@ def cell(method: str, level: float, **values):
     return {**common, **more, "method": method, "level": level, **values}
 
 
+def test_methods_that_cluster_per_client_are_not_ranked_even_if_a_run_fails():
+    rows = [
+        cell("local", 0.0, nmi=0.9, scope="client-pooled"),
+        cell("local", 1.0, status="failed: no memory", scope=np.nan),
+        cell("a", 0.0, nmi=0.8),
+    ]
+    assert list(blocks_of(pd.DataFrame(rows, columns=COLUMNS))) == ["a"]
+
+
+def test_equal_methods_tie_and_none_is_lost():
+    scores = {"a": 0.7, "b": 0.7, "c": 0.7}
+    rows = [
+        cell(method, 0.0, seed=seed, nmi=score)
+        for method, score in scores.items()
+        for seed in range(3)
+    ]
+    (line,) = advice_of(blocks_of(pd.DataFrame(rows, columns=COLUMNS))).to_dict(
+        "records"
+    )
+    assert sorted([line["best"], *line["tied"]]) == ["a", "b", "c"]
+
+
 def test_advice_names_ties_by_a_paired_test():
     rows = [
         cell(method, 0.0, seed=seed, nmi=score + (0.01, -0.01, 0.02)[seed] * sign)
@@ -184,21 +208,25 @@ def test_a_point_that_is_dearer_and_not_better_is_dominated():
 def test_the_page_shows_failures_and_holes(tmp_path):
     rows = [
         cell("km", 0.0, nmi=0.7, acc=0.7, ari=0.7, is_central=True, seconds=1.0),
-        cell("k-fed", 0.0, nmi=0.61, acc=0.5, ari=0.4, seconds=2.0, bytes_up=2.0**20),
+        cell(
+            "k-fed", 0.0, nmi=0.61, acc=0.5, ari=0.4, bytes_up=2.0**20, bytes_down=0.0
+        ),
         cell("ccfc", 0.0, status="failed: <b>", scope=np.nan),
         cell("k-fed", 1.0, nmi=0.0, acc=0.1, ari=0.0, status="collapsed"),
     ]
-    page.write(pd.DataFrame(rows, columns=COLUMNS), tmp_path)
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    page.write(frame, tmp_path)
     html = (tmp_path / "matrix.html").read_text()
     (text,) = re.findall(r'id="cells">(.*?)</script>', html)
     assert "<" not in text
+    assert "NaN" not in text
     cells = {(x["method"], x["level"]): x for x in json.loads(text)}
     assert cells["ccfc", 0]["problems"] == ["1 x failed: <b>"]
     assert cells["ccfc", 0]["scores"] == {}
     assert cells["k-fed", 1]["problems"] == ["1 x collapsed"]
     assert cells["k-fed", 0]["scores"]["nmi"] == [0.61, None]
     assert cells["k-fed", 0]["mib"] == 1.0
-    markdown = (tmp_path / "matrix.md").read_text()
+    markdown = page.markdown(page.table_of(frame))
     missing = 5 * (7 * len(programs()) - 6 * len(central())) - 4
     assert f"| digits, 1,797 | 3 | 1 | 1 | {missing:,} |" in markdown
     assert pd.read_parquet(tmp_path / "matrix.parquet")["nmi"].tolist()[:2] == [
@@ -209,6 +237,27 @@ def test_the_page_shows_failures_and_holes(tmp_path):
 
 def central() -> list[str]:
     return [name for name, program in programs().items() if program.is_central]
+
+
+def test_only_central_runs_make_a_page(tmp_path):
+    """The first command of each data set is central k-means."""
+    rows = [cell("km", 0.0, nmi=0.7, is_central=True, seconds=1.0)]
+    page.write(pd.DataFrame(rows, columns=COLUMNS), tmp_path)
+    assert (tmp_path / "matrix.html").exists()
+
+
+def test_advice_says_if_nothing_was_tested_and_takes_no_time_from_nowhere():
+    rows = [
+        cell("mine", 0.0, nmi=0.9),  # another program, whose seconds are unknown
+        cell("a", 0.0, nmi=0.89, seconds=5.0),
+        cell("b", 0.0, nmi=0.88, seconds=4.0),
+        cell("c", 0.0, nmi=0.5, seconds=1.0),
+    ]
+    table = page.table_of(pd.DataFrame(rows, columns=COLUMNS))
+    (row,) = page.advice_rows(table)
+    assert row["best method"] == "mine"
+    assert row["ties with the best"] == "not tested: one seed"
+    assert row["fastest within 0.03"] == "b (0.880)"
 
 
 def test_documented_runs_need_a_clean_commit(tmp_path):
@@ -234,28 +283,30 @@ def test_the_documented_page_is_that_of_its_csv_file():
 # --- Clusters of other programs
 
 
-def partition(folder: Path, num_seeds: int = 1) -> data.Dataset:
-    """Writes the files of `fcjax partition` for ten clients without overlap."""
+def partition(folder: Path) -> dict[str, data.Dataset]:
+    """Writes the files of `fcjax partition` with one partition."""
     dataset = data.load("digits")
     folder.mkdir(parents=True)
     np.savez(folder / "examples.npz", x=dataset.examples, y=dataset.labels)
-    count = len(dataset.examples)
-    for seed in range(num_seeds):
-        client = np.random.default_rng(seed).integers(10, size=count)
-        table = {"example": np.arange(count), "client": client, "cluster": ""}
-        pd.DataFrame(table).to_csv(folder / f"p=0,seed={seed}.csv", index=False)
-    return dataset
+    split = fcjax.Split(clients=10, p=0.5)
+    for name, client in clients_by_name(split, dataset, (1,)).items():
+        table = {"example": range(len(client)), "client": client, "cluster": ""}
+        pd.DataFrame(table).to_csv(folder / f"{name}.csv", index=False)
+    return {"digits": dataset}
+
+
+FILE = "p=0.5,seed=1.csv"
 
 
 def test_clusters_of_scikit_learn_become_a_row(tmp_path):
-    dataset = partition(tmp_path / "digits")
+    datasets = partition(tmp_path / "digits")
     local_kmeans.main(tmp_path / "digits")
-    (row,) = rows_of_assignments("sklearn", tmp_path, {"digits": dataset})
-    clusters = pd.read_csv(tmp_path / "digits" / "p=0,seed=0.csv")["cluster"]
-    expected = normalized_mutual_info_score(dataset.labels, clusters)
+    (row,) = rows_of_assignments("sklearn", tmp_path, datasets)
+    clusters = pd.read_csv(tmp_path / "digits" / FILE)["cluster"]
+    expected = normalized_mutual_info_score(datasets["digits"].labels, clusters)
     assert row["nmi"] == pytest.approx(expected, abs=1e-6)
     assert row["nmi"] > 0.6
-    assert (row["rule"], row["level"], row["seed"]) == ("p", 0.0, 0)
+    assert (row["rule"], row["level"], row["seed"]) == ("p", 0.5, 1)
 
 
 @pytest.mark.parametrize(
@@ -264,14 +315,23 @@ def test_clusters_of_scikit_learn_become_a_row(tmp_path):
         (lambda x: x.drop(columns="cluster"), "has no column cluster"),
         (lambda x: x.assign(cluster=1).iloc[1:], "1,796 of 1,797 examples"),
         (lambda x: x, "0 of 1,797 examples"),
+        (lambda x: x.assign(client=x["client"] % 5), "has another partition"),
     ],
 )
 def test_incomplete_clusters_are_refused(tmp_path, change, match):
-    dataset = partition(tmp_path / "digits")
-    path = tmp_path / "digits" / "p=0,seed=0.csv"
+    datasets = partition(tmp_path / "digits")
+    path = tmp_path / "digits" / FILE
     change(pd.read_csv(path)).to_csv(path, index=False)
     with pytest.raises(ValueError, match=match):
-        rows_of_assignments("mine", tmp_path, {"digits": dataset})
+        rows_of_assignments("mine", tmp_path, datasets)
+
+
+def test_levels_and_seeds_that_the_table_lacks_are_refused(tmp_path):
+    datasets = partition(tmp_path / "digits")
+    path = tmp_path / "digits" / FILE
+    path.rename(path.with_name("p=0.1,seed=1.csv"))
+    with pytest.raises(ValueError, match="no partition of the table"):
+        rows_of_assignments("mine", tmp_path, datasets)
 
 
 # --- The command
@@ -361,6 +421,8 @@ def test_a_stopped_command_stops_its_program_and_is_no_failure(tmp_path):
         ({"datasets": ("orl",)}, "`datasets` orl needs a file"),
         ({"files": ("orl",)}, "`files` must be NAME=PATH, got orl"),
         ({"files": ("faces=a.mat",)}, "got faces"),
+        ({"files": ("digits=a.csv",)}, "`files` takes no file for digits"),
+        ({"datasets": ("mnist-2000",), "data_dir": Path("none")}, "mnist"),
         ({"seeds": 6}, r"`seeds` must lie in 1..5, got 6"),
         ({"hours": -1.0}, "`hours` must be at least 0"),
         ({"hours": 0.0, "datasets": ("digits",)}, "no run is finished"),
@@ -369,6 +431,15 @@ def test_a_stopped_command_stops_its_program_and_is_no_failure(tmp_path):
 def test_wrong_flags(tmp_path, flags, match):
     with pytest.raises(ValueError, match=match):
         matrix.main(matrix.Args(out=tmp_path / "out", **flags))
+
+
+def test_a_failure_does_not_replace_a_finished_run():
+    finished = pd.DataFrame([cell("a", 0.0, nmi=0.5)], columns=COLUMNS)
+    failed = pd.DataFrame([cell("a", 0.0, status="failed: x")], columns=COLUMNS)
+    assert matrix.join(finished, failed)["status"].tolist() == ["ok"]
+    assert matrix.join(failed, finished)["status"].tolist() == ["ok"]
+    newer = pd.DataFrame([cell("a", 0.0, nmi=0.6)], columns=COLUMNS)
+    assert matrix.join(finished, newer)["nmi"].tolist() == [0.6]
 
 
 def test_runs_of_another_machine_are_not_made_again(tmp_path, capsys):

@@ -43,21 +43,27 @@ def test_clipping(values, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def updates_of(noise_at="server", noise=0.0, rate=1.0):
+def updates_of(noise_at="server", noise=0.0, rate=1.0, quantile=None):
     part = Part("rounds", share=0.5, times=8, sample_rate=rate)
-    return Updates(noise, part, clip=2.0, noise_at=noise_at)
+    return Updates(noise, part, clip=2.0, noise_at=noise_at, quantile=quantile)
 
 
 def averaged(updates, trained, before, key=KEY):
     """The new global network after a round with the given networks of the clients."""
+    return round_of(updates, trained, before, jnp.float32(2.0), key)[0]
+
+
+def round_of(updates, trained, before, clip, key=KEY):
+    """The new global network after a round, and the clip of the next round."""
     present = updates.sample(key, federation(len(trained)))
     keys = jax.random.split(key, len(trained))
     uploads = [
-        updates.upload(k, x, before, present.sum())
+        updates.upload(k, x, before, present.sum(), clip)
         for k, x in zip(keys, trained, strict=True)
     ]
-    mean = server.weighted_mean(jnp.stack(uploads), present.astype(float))
-    return updates.receive(key, mean, before, present)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *uploads)
+    mean = server.weighted_mean(stacked, present.astype(float))
+    return updates.receive(key, mean, before, present, clip)
 
 
 def test_without_noise_it_is_the_mean_of_clipped_updates():
@@ -67,14 +73,57 @@ def test_without_noise_it_is_the_mean_of_clipped_updates():
     np.testing.assert_allclose(found, [1.5, 2.0])
 
 
-def test_one_client_more_moves_the_sum_by_at_most_the_clip():
-    updates, before = updates_of(), jnp.zeros(20)
+@pytest.mark.parametrize(("quantile", "bound"), [(None, 2.0), (0.5, 2.0615528)])
+def test_one_client_more_moves_the_sum_by_at_most_the_bound(quantile, bound):
+    """The bound with the bit of the adaptive clip is 2 sqrt(1 + 0.25^2)."""
+    updates, before = updates_of(quantile=quantile), jnp.zeros(20)
     draw = np.random.default_rng(0)
     trained = draw.normal(size=(50, 20)) * 10 ** draw.uniform(-3, 3, size=(50, 1))
-    upload = jax.jit(
-        lambda x: optax.tree.norm(updates.upload(KEY, x, before, jnp.int32(1)))
-    )
-    assert max(upload(jnp.asarray(x)) for x in trained) <= 2.0 * (1 + 1e-6)
+
+    @jax.jit
+    def norm(x):
+        clip = jnp.float32(2.0)
+        return optax.tree.norm(updates.upload(KEY, x, before, jnp.int32(1), clip))
+
+    norms = [float(norm(jnp.asarray(x))) for x in trained]
+    assert max(norms) <= bound * (1 + 1e-6)
+    assert max(norms) >= bound * (1 - 1e-6)
+
+
+def test_the_adaptive_clip_follows_the_share_of_short_updates():
+    updates, before = updates_of(quantile=0.5), jnp.zeros(1)
+    # Three of four updates are short: C = 2 exp(-0.2 (0.75 - 0.5)).
+    trained = jnp.array([[1.0], [0.5], [1.9], [3.0]])
+    network, clip = round_of(updates, trained, before, jnp.float32(2.0))
+    np.testing.assert_allclose(network, [(1 + 0.5 + 1.9 + 2) / 4], rtol=1e-6)
+    np.testing.assert_allclose(clip, 2 * np.exp(-0.05), rtol=1e-5)
+
+
+def test_the_adaptive_clip_ends_at_the_quantile_of_the_norms():
+    updates = updates_of(quantile=0.8)
+    norms = jnp.linspace(0.1, 10, 100)[:, None]
+
+    @jax.jit
+    def step(clip):
+        before, number, everyone = jnp.zeros(1), jnp.int32(100), jnp.ones(100, bool)
+        uploads = jax.vmap(lambda x: updates.upload(KEY, x, before, number, clip))(
+            norms
+        )
+        mean = server.weighted_mean(uploads, jnp.ones(100))
+        return updates.receive(KEY, mean, before, everyone, clip)[1]
+
+    clip = jnp.float32(0.5)
+    for _ in range(200):
+        clip = step(clip)
+    # Any clip between the 80th and the 81st norm has 80 short updates.
+    assert 7.9 < clip < 8.2
+
+
+def test_the_noise_covers_the_bit():
+    updates, before = updates_of(noise=1.5, quantile=0.5), jnp.zeros(20_000)
+    found = averaged(updates, jnp.zeros((10, 20_000)), before)
+    expected = 1.2 * np.sqrt(1 + 0.25**2)
+    np.testing.assert_allclose(found.std(), expected, rtol=4 / np.sqrt(2 * 20_000))
 
 
 @pytest.mark.parametrize("noise_at", ["server", "clients"])
@@ -91,7 +140,7 @@ def test_the_noise_of_the_mean_has_the_calibrated_scale(noise_at):
 def test_a_round_without_clients_is_noise_alone(noise_at):
     updates = updates_of(noise_at, noise=1.5, rate=1e-9)
     found = averaged(updates, jnp.full((4, 20_000), jnp.nan), jnp.ones(20_000))
-    expected = updates.scale / (4 * 1e-9)
+    expected = updates.scale(2.0) / (4 * 1e-9)
     np.testing.assert_allclose((found - 1).std(), expected, rtol=0.03)
 
 

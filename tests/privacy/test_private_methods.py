@@ -79,6 +79,19 @@ def test_networks_train_with_noise(method):
     assert len(set(little.labels_)) > 5
 
 
+@pytest.mark.parametrize("method", [CCFC(preset="smoke"), FedMCC(preset="smoke")])
+def test_the_clip_adapts_round_by_round(method):
+    """Every update is shorter than the clip, so each round shrinks it by exp(-0.1)."""
+    privacy = Privacy(epsilon=1e8, privacy_unit="clients", clip=50.0, clip_quantile=0.5)
+    split = fcjax.Split(clients=4, p=0)
+    results = fcjax.run(method, "digits", privacy=privacy, split=split, **DIGITS)
+    clips = results.history["clip"].dropna().to_numpy()
+    assert len(clips) > 1
+    expected = 50 * np.exp(-0.1 * np.arange(1, len(clips) + 1))
+    np.testing.assert_allclose(clips, expected, rtol=1e-3)
+    assert results.runs["nmi"].item() >= 0
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "line"),
     [
@@ -104,6 +117,8 @@ def test_what_cannot_be_kept_is_refused_in_one_line(method, settings, line):
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
+        ({"epsilon": 1, "clip_quantile": 1.5}, "`clip_quantile` must lie in .0, 1."),
+        ({"clip_quantile": 0.5}, "`clip_quantile` has no effect without `epsilon`"),
         ({"epsilon": 0}, "`epsilon` must be finite and above 0, got 0"),
         ({"epsilon": float("inf")}, "`epsilon` must be finite and above 0, got inf"),
         ({"epsilon": [1, 1]}, "different values"),
