@@ -71,8 +71,8 @@ class Args:
     column `cluster` is filled."""
     add: tuple[Path, ...] = ()
     """Tables matrix.csv of other machines. Their runs are not made again."""
-    docs: Annotated[Path | None, tyro.conf.Suppress] = None
-    """Folder of the page matrix.md, whose generated part is replaced."""
+    docs: Annotated[Path | None, shown("none")] = None
+    """Folder of the page matrix.md of the documentation, which is written again."""
 
 
 def main(args: Args) -> None:

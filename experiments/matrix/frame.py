@@ -197,7 +197,8 @@ def rows_of_assignments(
         is_known = table["example"].isin(range(len(dataset.examples)))
         table = table[is_known].sort_values("example", ignore_index=True)
         if rule != "natural":
-            settings: dict[str, Any] = {rule: (level,)}
+            kind = int if rule == "classes_per_client" else float
+            settings: dict[str, Any] = {rule: (kind(level),)}
             split = Split(clients=CLIENTS, **settings)
             (expected,) = clients_by_name(split, dataset, (seed,)).values()
             if not np.array_equal(table["client"], expected[table["example"]]):
@@ -222,7 +223,13 @@ def rows_of_assignments(
 
 
 def named(path: Path) -> tuple[str, float, int]:
-    """Returns rule, level and seed in the name of a file.
+    """Reads rule, level and seed from the name of a file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The rule, the level and the seed.
 
     Examples:
         >>> named(Path("digits/p=0.25,seed=3.csv"))

@@ -95,6 +95,9 @@ def is_finished(group: Group, out: Path, known: Collection[tuple]) -> bool:
         group: the group.
         out: the folder of the table.
         known: cells that need no training, see `train`.
+
+    Returns:
+        True or False.
     """
     if group.failure(out).exists():
         return True

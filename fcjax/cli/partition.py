@@ -80,7 +80,7 @@ class ExportPartitions:
         print(f"clients: {as_tuple(split.clients)[0]} per partition")
         left_out = [int((column < 0).sum()) for column in clients.values()]
         print(f"examples without a client: {value_range(left_out)} per partition")
-        print("next: fill the column cluster, then score the files by fcjax matrix --assignments")
+        print("next: fill the column cluster, and run fcjax matrix --assignments")
 
 
 def clients_by_name(

@@ -79,7 +79,7 @@ def test_examples_are_as_loaded(fcjax, tmp_path):
         "partitions: 1 file, the first is x/p=0.25,seed=0.csv",
         "clients: 3 per partition",
         "examples without a client: 2 per partition",
-        "next: write your program's clusters to the column cluster of each file",
+        "next: fill the column cluster, and run fcjax matrix --assignments",
     ]
 
 
