@@ -29,8 +29,8 @@ from fcjax.results.tables import half_width
 
 NEAR = 0.03
 """A method is near the best one if its score is at most this much lower."""
-MOST_NAMES = 8
-"""Largest number of methods that a figure or a cell names."""
+MOST_NAMES = 7
+"""Largest number of methods that a figure names. The eighth colour would be grey."""
 TITLES = {
     "digits": "digits, 1,797",
     "orl": "ORL faces, 400",
@@ -149,7 +149,7 @@ def draw(table: Table, out: Path) -> None:
         out: the folder of the figures.
     """
     if table.ranks is not None:
-        draw_ranks(table.ranks, out / "ranks.png")
+        draw_ranks(table, table.ranks, out / "ranks.png")
     runs = table.frame[
         (table.frame["rule"] == "p") & (table.frame["scope"] == "global")
     ]
@@ -159,8 +159,14 @@ def draw(table: Table, out: Path) -> None:
         draw_costs(table, dataset, out / f"{dataset}-costs.png")
 
 
-def draw_ranks(ranks: Ranks, path: Path) -> None:
-    """Draws mean ranks, with a line over methods that cannot be told apart."""
+def draw_ranks(table: Table, ranks: Ranks, path: Path) -> None:
+    """Draws mean ranks, with dark lines that join methods that tie.
+
+    Args:
+        table: the table.
+        ranks: its ranks.
+        path: the file to write.
+    """
     count = len(ranks.mean)
     figure = Figure((8, 1 + 0.22 * count), layout="constrained")
     axes = figure.subplots()
@@ -168,15 +174,19 @@ def draw_ranks(ranks: Ranks, path: Path) -> None:
     axes.barh(range(count), ranks.mean, color="0.85", height=0.5)
     for place, rank in enumerate(ranks.mean):
         axes.text(rank + 0.1, place, f"{rank:.1f}", va="center", fontsize=8)
-    axes.set_yticks(range(count), [title_of(x) for x in ranks.mean.index])
+    central = central_of(table.frame)
+    titles = [
+        f"{title_of(x)}{' (central)' if x in central else ''}" for x in ranks.mean.index
+    ]
+    axes.set_yticks(range(count), titles)
     right = ranks.mean.max() + 1.5
     for number, (first, last) in enumerate(ranks.ties):
         at = right + 0.4 * number
         axes.plot([at, at], [first - 0.2, last + 0.2], color=curves.INK, linewidth=2)
     axes.invert_yaxis()
-    axes.set_xlabel("mean rank by NMI (1: best); bars join methods that tie")
-    names = ", ".join(short(x) for x in ranks.datasets)
-    title = f"Ranks over {ranks.num_blocks} partitions and seeds of {names}"
+    axes.set_xlabel("mean rank by NMI (1: best); dark lines join methods that tie")
+    names = " and ".join(short(x) for x in ranks.datasets)
+    title = f"Ranks over {ranks.num_blocks} cases of {names}"
     curves.write(figure, path, title)
 
 
@@ -213,7 +223,7 @@ def draw_scores(runs: Frame, dataset: str, path: Path) -> None:
     axes.set_ylabel("NMI, mean and 95 % interval")
     axes.set_ylim(0, 1)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-    title = f"{short(dataset)}: the best federated methods (others in grey)"
+    title = f"{short(dataset)}: the best federated methods"
     curves.write(figure, path, title)
 
 
@@ -332,10 +342,10 @@ def advice_rows(table: Table) -> list[dict[str, str]]:
         fastest = min(near, key=lambda m: seconds[dataset, m], default=None)
         ties = listed(line["tied"]) or "none"
         if line["seeds"] < 2:
-            ties = "not tested: one seed"
+            ties = "no test: the best has one seed"
         cells = {
             "data and partition": f"{short(dataset)}, {place_of(rule, level)}",
-            "best method": title_of(line["best"]),
+            "best method": f"{title_of(line['best'])} (of {len(means)})",
             "its NMI": f"{line['score']:.3f}",
             "ties with the best": ties,
             f"fastest within {NEAR}": "",
@@ -449,7 +459,9 @@ def markdown(table: Table) -> str:
     lines += lines_of(advice_rows(table))
     if table.ranks is not None:
         lines += ["", "## Compare the ranks", "", ranks_text(table), ""]
-        lines += ["![Mean ranks with bars over methods that tie](matrix/ranks.png)"]
+        lines += [
+            "![Mean ranks with dark lines that join methods that tie](matrix/ranks.png)"
+        ]
     lines += ["", "## Scores and costs per data set", ""]
     for dataset in datasets_of(table.frame):
         lines += [
@@ -479,11 +491,16 @@ def ranks_text(table: Table) -> str:
         return ""
     others = sorted(set(table.frame["method"]) - set(ranks.mean.index))
     text = (
-        f"The ranks are of {len(ranks.mean)} methods on {ranks.num_blocks} partitions "
-        f"and seeds of {', '.join(map(short, ranks.datasets))}. "
+        f"The ranks are of {len(ranks.mean)} methods in {ranks.num_blocks} cases. A "
+        "case is one partition with one seed. The data sets are "
+        f"{' and '.join(map(short, ranks.datasets))}. "
     )
     if others:
-        text += f"These methods are not ranked: {listed(others)}. "
+        text += f"Not ranked, because runs are missing: {listed(others)}. "
+    names = [title_of(method) for method in ranks.mean.index]
+    groups = [", ".join(names[first : last + 1]) for first, last in ranks.ties]
+    if groups:
+        text += f"These methods tie: {'; '.join(groups)}. "
     if not np.isnan(ranks.p_value):
         text += f"The p-value of the Friedman test is {ranks.p_value:.2g}. "
     return text + (
@@ -524,7 +541,7 @@ def holes_of(frame: Frame) -> list[dict[str, str]]:
             {
                 "data": short(dataset),
                 "finished": f"{len(runs) - failed:,}",
-                "of these collapsed or diverged": f"{bad:,}",
+                "finished, but collapsed or diverged": f"{bad:,}",
                 "failed": f"{failed:,}",
                 "missing": f"{max(0, wanted - len(runs)):,}",
             }

@@ -255,8 +255,8 @@ def test_advice_says_if_nothing_was_tested_and_takes_no_time_from_nowhere():
     ]
     table = page.table_of(pd.DataFrame(rows, columns=COLUMNS))
     (row,) = page.advice_rows(table)
-    assert row["best method"] == "mine"
-    assert row["ties with the best"] == "not tested: one seed"
+    assert row["best method"] == "mine (of 4)"
+    assert row["ties with the best"] == "no test: the best has one seed"
     assert row["fastest within 0.03"] == "b (0.880)"
 
 
