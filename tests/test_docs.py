@@ -119,7 +119,9 @@ def test_a_command_parses(line):
                 arguments.parse((TOOLS | PLANNING)[name], flags)
             else:
                 if path.suffix != ".py":
-                    path = programs(ROOT / "experiments")[name].relative_to(ROOT)
+                    folder = ROOT / "experiments"
+                    paths = programs(folder) | programs(folder / "benchmarks")
+                    path = paths[name].relative_to(ROOT)
                 module = ".".join(path.with_suffix("").parts)
                 arguments.parse(importlib.import_module(module).Args, flags)
         except SystemExit as error:
