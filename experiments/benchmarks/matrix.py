@@ -25,7 +25,7 @@ from experiments.matrix.frame import (
     frame_of,
     rows_of_assignments,
 )
-from experiments.matrix.groups import DATA, Preset, Program, groups_of, programs
+from experiments.matrix.groups import DATA, SEEDS, Preset, Program, groups_of, programs
 from experiments.matrix.train import ended_by_sigterm, train
 from fcjax import data
 from fcjax.cli.arguments import parse
@@ -33,7 +33,6 @@ from fcjax.cli.errors import exit_on_error
 from fcjax.settings import shown
 
 Pairs = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=PATH ...")]
-MOST_SEEDS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Args:
     """Methods of the table."""
     presets: tuple[Preset, ...] = ("default",)
     """Settings of the methods: the defaults of fcjax, or those of the papers."""
-    seeds: int = MOST_SEEDS
+    seeds: int = len(SEEDS)
     """Number of seeds, from 1 to 5."""
     files: Pairs = ()
     """Files of the data sets that have no loader, for example
@@ -91,8 +90,8 @@ def main(args: Args) -> None:
     assignments = pairs("assignments", args.assignments)
     check_names("methods", args.methods, methods)
     check_names("datasets", (*args.datasets, *files), DATA)
-    if not 1 <= args.seeds <= MOST_SEEDS:
-        raise ValueError(f"`seeds` must lie in 1..{MOST_SEEDS}, got {args.seeds}")
+    if not 1 <= args.seeds <= len(SEEDS):
+        raise ValueError(f"`seeds` must lie in 1..{len(SEEDS)}, got {args.seeds}")
     if args.hours < 0:
         raise ValueError(f"`hours` must be at least 0, got {args.hours:g}")
     for name in args.datasets:

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from experiments.matrix.groups import (
-    BLOCKS,
     CLIENTS,
-    LEVELS,
+    DATA,
+    SEEDS,
     Group,
     Program,
     flags_of,
@@ -187,8 +187,8 @@ def rows_of_assignments(
         if dataset.labels is None:
             raise ValueError(f"{name_of_data} has no labels to score clusters with")
         rule, level, seed = named(path)
-        accepted = {**LEVELS, "natural": (1.0,)}
-        if level not in accepted.get(rule, ()) or seed not in sum(BLOCKS, ()):
+        levels = DATA[name_of_data].rules.get(rule, ())
+        if level not in levels or seed not in SEEDS:
             raise ValueError(f"{path} is no partition of the table; see its levels")
         table: Frame = pd.read_csv(path)
         for column in ("example", "client", "cluster"):

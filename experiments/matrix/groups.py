@@ -11,6 +11,14 @@ from fcjax.methods import SCRIPTS
 Preset = Literal["default", "paper"]
 
 
+LEVELS: Mapping[str, tuple[float, ...]] = {
+    "p": (0.0, 0.25, 0.5, 0.75, 1.0),
+    "alpha": (0.1,),
+    "classes_per_client": (2.0,),
+}
+"""The partition rules and their levels."""
+
+
 class DataSet(NamedTuple):
     """A data set of the table."""
 
@@ -19,6 +27,11 @@ class DataSet(NamedTuple):
     user."""
     is_natural: bool = False
     """Whether the clients come with the data."""
+
+    @property
+    def rules(self) -> Mapping[str, tuple[float, ...]]:
+        """The partition rules of the data set, and their levels."""
+        return {"natural": (1.0,)} if self.is_natural else LEVELS
 
 
 DATA: Mapping[str, DataSet] = {
@@ -37,19 +50,15 @@ DATA: Mapping[str, DataSet] = {
     "mnist-10000": DataSet({"dataset": "mnist", "limit": 10_000}),
 }
 """The data sets by name, in the order of training."""
-LEVELS: Mapping[str, tuple[float, ...]] = {
-    "p": (0.0, 0.25, 0.5, 0.75, 1.0),
-    "alpha": (0.1,),
-    "classes_per_client": (2.0,),
-}
-"""The partition rules and their levels."""
 CLIENTS = 10
 """Number of clients of a partition."""
 EXTREMES = (0.0, 1.0)
-"""The levels of p that come first: clients alike, and one class per client."""
+"""The levels of p that come first: a random partition, and one class per client."""
 BLOCKS = ((0,), (1, 2), (3, 4))
 """The seeds, in the order of training. All methods with a network have the first seed
 before any such method has the second."""
+SEEDS = sum(BLOCKS, ())
+"""All seeds of the table."""
 
 
 class Program(NamedTuple):
@@ -127,7 +136,7 @@ def groups_of(
 
     def each() -> Iterator[tuple[tuple[int, ...], Group]]:
         for place, dataset in enumerate(x for x in DATA if x in datasets):
-            rules = {"natural": (1.0,)} if DATA[dataset].is_natural else LEVELS
+            rules = DATA[dataset].rules
             for (method, program), (rule, levels) in product(
                 methods.items(), rules.items()
             ):
@@ -135,7 +144,7 @@ def groups_of(
                     continue
                 levels = levels[:1] if program.is_central else levels
                 # The start of a command takes longer than a quick method.
-                blocks = [(levels, sum(BLOCKS, ()))]
+                blocks = [(levels, SEEDS)]
                 if not program.is_quick:
                     first = tuple(x for x in levels if rule == "p" and x in EXTREMES)
                     rest = tuple(x for x in levels if x not in first)
@@ -154,7 +163,7 @@ def groups_of(
 
 
 def flags_of(group: Group, program: Program, *, files: Mapping[str, str]) -> list[str]:
-    """Returns the command that trains a group, without the place of its results.
+    """Returns the command that trains a group, without --out.
 
     Args:
         group: the cells.

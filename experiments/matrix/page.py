@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from experiments import ledger
 from experiments.ledger import METHODS
 from experiments.matrix.frame import Frame
-from experiments.matrix.groups import DATA, LEVELS, programs
+from experiments.matrix.groups import DATA, LEVELS, SEEDS, programs
 from experiments.matrix.ranks import (
     Ranks,
     advice_of,
@@ -532,9 +532,8 @@ def holes_of(frame: Frame) -> list[dict[str, str]]:
     rows = []
     for dataset in DATA:
         runs = frame[frame["dataset"] == dataset]
-        rules = {"natural": (1.0,)} if DATA[dataset].is_natural else LEVELS
-        places = sum(map(len, rules.values()))
-        wanted = 5 * (len(central) + places * (len(methods) - len(central)))
+        places = sum(map(len, DATA[dataset].rules.values()))
+        wanted = len(SEEDS) * (len(central) + places * (len(methods) - len(central)))
         failed = runs["status"].str.startswith("failed").sum()
         bad = (runs["status"] != "ok").sum() - failed
         rows.append(

@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Fixtures of the tests of the command line."""
 
 import sys
 
@@ -9,7 +9,7 @@ from fcjax.cli import commands
 
 @pytest.fixture
 def fcjax(monkeypatch, capsys):
-    """In this process: what it prints, and how it ends."""
+    """Returns a function that runs a command here: its output and exit status."""
 
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["fcjax", *words])
