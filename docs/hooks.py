@@ -1,7 +1,8 @@
-"""Writes the settings tables of the documentation from the methods' dataclasses.
+"""Writes the parts of the documentation that are made from code and results.
 
 A line `<!-- settings: CCFC -->` of a page becomes a table of the settings of
-`fcjax.methods.CCFC`: its flags, defaults and documentation.
+`fcjax.methods.CCFC`: its flags, defaults and documentation. The table of all methods
+for the browser is made from benchmarks/matrix/matrix.csv.
 """
 
 import ast
@@ -9,8 +10,13 @@ import dataclasses
 import inspect
 import re
 import textwrap
+from pathlib import Path
 from typing import Any, get_type_hints
 
+import pandas as pd
+from mkdocs.structure.files import File
+
+from experiments.matrix import page
 from fcjax import methods
 
 PLACEHOLDER = re.compile(r"^<!-- settings: (\w+) -->$", re.M)
@@ -19,6 +25,19 @@ PLACEHOLDER = re.compile(r"^<!-- settings: (\w+) -->$", re.M)
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replaces the placeholders of a page. MkDocs calls it for every page."""
     return PLACEHOLDER.sub(lambda x: settings_table(getattr(methods, x[1])), markdown)
+
+
+def on_files(files: Any, config: Any) -> None:
+    """Adds matrix.html and matrix.parquet. MkDocs calls it after it found the files."""
+    folder = Path(config["docs_dir"]) / "benchmarks" / "matrix"
+    frame = pd.read_csv(folder / "matrix.csv")
+    made = {
+        "matrix.html": page.html(frame, folder),
+        "matrix.parquet": frame.to_parquet(index=False),
+    }
+    for name, content in made.items():
+        path = f"benchmarks/matrix/{name}"
+        files.append(File.generated(config, path, content=content))
 
 
 def settings_table(method: type) -> str:

@@ -100,17 +100,14 @@ def write(frame: Frame, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     store.write_whole(out / "matrix.csv", frame.to_csv(index=False))
     frame.to_parquet(out / "matrix.parquet", index=False)
-    tables = {
-        str(preset): table_of(part)
-        for preset, part in frame.groupby("preset", sort=False)
-    }
-    default = tables.get("default") or next(iter(tables.values()))
-    draw(default, out)
-    store.write_whole(out / "matrix.html", html(frame, tables, default, out))
+    draw(first_table(frame), out)
+    store.write_whole(out / "matrix.html", html(frame, out))
 
 
 def write_docs(frame: Frame, docs: Path) -> None:
-    """Writes the page of the documentation: matrix.md, and the files in matrix/.
+    """Writes the documentation's matrix.md, and matrix.csv and the figures in matrix/.
+
+    The build of the documentation makes the page for the browser from these files.
 
     Args:
         frame: the frame.
@@ -132,10 +129,17 @@ def write_docs(frame: Frame, docs: Path) -> None:
     _, end, after = rest.partition(END)
     if not end:
         raise ValueError(f"{docs / 'matrix.md'} lacks the marks {BEGIN} and {END}")
-    write(frame, docs / "matrix")
-    default = table_of(frame[frame["preset"] == "default"])
-    page = f"{before}{BEGIN}\n{markdown(default)}{END}{after}"
+    store.write_whole(docs / "matrix" / "matrix.csv", frame.to_csv(index=False))
+    table = first_table(frame)
+    draw(table, docs / "matrix")
+    page = f"{before}{BEGIN}\n{markdown(table)}{END}{after}"
     store.write_whole(docs / "matrix.md", page)
+
+
+def first_table(frame: Frame) -> Table:
+    """Returns the table of the default settings, or of the only preset of a frame."""
+    default = frame[frame["preset"] == "default"]
+    return table_of(default if len(default) else frame)
 
 
 # --- Figures
@@ -404,26 +408,24 @@ def number(value: float, exponent: int = 0) -> float | None:
     return None if np.isnan(value) else float(f"{value / 2**exponent:.3g}")
 
 
-def html(frame: Frame, tables: Mapping[str, Table], default: Table, out: Path) -> str:
+def html(frame: Frame, figures: Path) -> str:
     """Returns the page for the browser, one file without a network.
 
     Args:
         frame: the frame of all presets.
-        tables: the tables by preset.
-        default: the table of the advice and the figures.
-        out: the folder of the figures.
+        figures: the folder of the figures.
 
     Returns:
         The page.
     """
-    paths = {path.stem: data_uri(path.read_bytes()) for path in out.glob("*.png")}
+    table = first_table(frame)
     return TEMPLATES.get_template("page.html").render(
         cells=json.dumps(cells_of(frame), allow_nan=False),
-        presets=list(tables),
+        presets=list(frame["preset"].unique()),
         datasets={name: short(name) for name in datasets_of(frame)},
-        figures=paths,
-        advice=advice_rows(default),
-        ranks=ranks_text(default),
+        figures={x.stem: data_uri(x.read_bytes()) for x in figures.glob("*.png")},
+        advice=advice_rows(table),
+        ranks=ranks_text(table),
         facts=facts_of(frame),
     )
 
