@@ -134,7 +134,8 @@ def test_relative_links_have_files(path):
     text = FENCE.sub("", path.read_text())
     targets = [t for t in LINK.findall(text) if not re.match(r"[a-z]+:|#", t)]
     missing = [t for t in targets if not (path.parent / t.split("#")[0]).exists()]
-    assert not missing
+    # The build of the site makes these (docs/hooks.py), and checks the links to them.
+    assert set(missing) <= {"matrix/matrix.html", "matrix/matrix.parquet"}
 
 
 def test_pictures_are_small_and_shown_and_pages_are_in_the_navigation():
