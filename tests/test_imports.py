@@ -25,6 +25,7 @@ LAYERS = (
     {"sweep.report", "sweep.train"},
     {"deploy"},
     {"api"},
+    {"evaluation", "models"},
     {"cli", "__main__"},
 )
 """Files and folders of the package, the lowest first."""

@@ -4,6 +4,8 @@ import ast
 import doctest
 import pkgutil
 import re
+import subprocess
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
@@ -52,3 +54,21 @@ def test_a_name_is_there_and_shows_itself(front, name):
     found = doctest.DocTestFinder(recurse=False).find(value, name)
     examples = [example for test in found for example in test.examples]
     assert [x for x in examples if not x.options.get(doctest.SKIP)]
+
+
+def test_old_modules_work_and_warn_in_the_line_that_imports_them():
+    old = {"evaluation": "metrics", "models": "nn"}
+    lines = [f"from fcjax.{name} import *" for name in old]
+    code = "\n".join([*lines, "print(nmi.__module__, MLP.__module__)"])
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert (
+        process.stdout == f"{fcjax.metrics.nmi.__module__} {fcjax.nn.MLP.__module__}\n"
+    )
+    warned = [x for x in process.stderr.splitlines() if "Warning" in x]
+    for number, (line, (name, new)) in enumerate(
+        zip(warned, old.items(), strict=True), 1
+    ):
+        assert line.startswith(f"<string>:{number}: DeprecationWarning: fcjax.{name}")
+        assert f"is now fcjax.{new};" in line

@@ -93,8 +93,8 @@ class Privacy:
         if not epsilon and changed:
             raise ValueError(f"`{min(changed)}` has no effect without `epsilon`")
 
-    def check_sizes(self, unit: Unit, num_clients: int, num_examples: int) -> None:
-        """Checks that delta is below 1 / n.
+    def check(self, unit: Unit, num_clients: int, num_examples: int) -> None:
+        """Checks that delta is below 1 / n, and that each setting has an effect.
 
         Args:
             unit: the protected unit.
@@ -102,8 +102,14 @@ class Privacy:
             num_examples: number of examples.
 
         Raises:
-            ValueError: delta is too large.
+            ValueError: delta is too large, or a setting has no effect on the unit.
         """
+        idle = given(self).keys() & {"clip", "clip_quantile", "sample_rate"}
+        if unit != "clients" and idle:
+            raise ValueError(
+                f"`{min(idle)}` has no effect with `privacy_unit` {unit}; it is for "
+                "networks with `privacy_unit` clients"
+            )
         number = num_clients if unit == "clients" else num_examples
         if self.delta >= 1 / number:
             name = "clients" if unit == "clients" else "examples"

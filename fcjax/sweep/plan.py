@@ -488,7 +488,7 @@ def resolve(task: Task, problem: Problem) -> MethodSpec:
         return method.resolve(problem)
     unit = method.protected_unit(privacy.privacy_unit)
     num_examples = len(problem.dataset.examples)
-    privacy.check_sizes(unit, problem.num_clients, num_examples)
+    privacy.check(unit, problem.num_clients, num_examples)
     spec = method.resolve(problem._replace(protected=unit))
     parts_of = partial(method.noisy_sums, unit=unit)
     return spec._replace(

@@ -105,6 +105,8 @@ def test_the_clip_adapts_round_by_round(method):
         (ExactKMeans(), {"epsilon": 1, "delta": 0.01}, "`delta` must be below 1 / 200"),
         (ExactKMeans(), {"epsilon": 1, "privacy_unit": "clustering"}, "examples or"),
         (ExactKMeans(), {"epsilon": 1, "keep_uploads": True}, "`keep_uploads` must be"),
+        (ExactKMeans(), {"epsilon": 1, "clip": 2.0}, "`clip` has no effect with"),
+        (ExactKMeans(), {"epsilon": 1, "sample_rate": 0.5}, "`sample_rate` has no"),
         (FFCM(), {"min_members": 2}, "`min_members` is not available for ffcm"),
     ],
 )
