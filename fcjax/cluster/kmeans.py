@@ -362,7 +362,8 @@ def kmeans(
     does not change the clusters, except where rounding decides a draw.
 
     If there are fewer distinct examples than clusters, some centroids coincide or stay
-    unused. Without any example, all centroids are zero. All centroids are finite.
+    unused. Without any example, all centroids are zero. All centroids are finite if
+    the unmasked examples are. There is no gradient.
 
     Args:
         key: the random key of the seedings.

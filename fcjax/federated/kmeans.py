@@ -97,7 +97,8 @@ def lloyd_step(
 
     Each client uploads K (D + 1) numbers: the sum of its examples in each cluster and
     the number of these examples. If the points of all clients are large, see
-    `clients.LARGE`, a client reads its points in chunks.
+    `clients.LARGE`, a client reads its points in chunks. Outside of `jax.jit`, every
+    call compiles again.
 
     Args:
         z: the examples or their embedding, [M, N, D], or the argument of `read`.
@@ -459,6 +460,7 @@ def seed_centroids(
     return candidates[jnp.argmin(server.weighted_mean(squares, present.astype(float)))]
 
 
+@partial(jax.jit, static_argnames=("num_clusters", "num_init", "num_iters", "cosine"))
 def federated_kmeans(
     key: PRNGKey,
     z: Embedding,
@@ -473,7 +475,8 @@ def federated_kmeans(
     """Runs federated k-means until the centroids converge.
 
     It calls `seed_centroids` once and `lloyd_step` repeatedly. All clients must be on
-    one device; the stage `KMeans` works on several devices.
+    one device; the stage `KMeans` works on several devices. It compiles once for each
+    shape of `z`, and has no gradient.
 
     Args:
         key: the key of all random draws.
@@ -482,11 +485,16 @@ def federated_kmeans(
         num_clusters: K.
         present: the participating clients; None means all clients.
         num_init: number of seedings, see `seed_centroids`.
-        num_iters: maximum number of Lloyd steps.
+        num_iters: maximum number of Lloyd steps, at least 1.
         cosine: scale the centroids to unit length, for examples of unit length.
 
     Returns:
-        The centroids, and the counts and the inertia in the last step.
+        The centroids after the last step, and the counts and the inertia before it. If
+        the centroids have converged, both are those of the returned centroids. The
+        inertia is a mean per example; that of `fcjax.cluster.kmeans` is a sum.
+
+    Raises:
+        ValueError: `num_iters` is below 1.
 
     Examples:
         >>> z = jnp.array([[[0.0], [1.0]], [[9.0], [5.0]]])
@@ -494,6 +502,8 @@ def federated_kmeans(
         >>> print(jnp.sort(result.centroids[:, 0]), result.inertia)
         [0.5 7. ] 2.125
     """
+    if num_iters < 1:
+        raise ValueError(f"num_iters must be at least 1, got {num_iters}")
     present = jnp.ones(len(mask), bool) if present is None else present
     take_step = partial(lloyd_step, z, mask, present, cosine=cosine)
     seeds = seed_centroids(

@@ -173,9 +173,11 @@ class Method(ClusterMixin, BaseEstimator):
             ValueError: the method does not offer this unit. The line has the reason.
         """
         if not self.units:
+            reason = self.not_private
+            if self.is_central:
+                reason = "it has all examples in one place"
             raise ValueError(
-                f"`epsilon` is not available for {self.name}, because "
-                f"{self.not_private}"
+                f"`epsilon` is not available for {self.name}, because {reason}"
             )
         if unit is None:
             return self.units[0]

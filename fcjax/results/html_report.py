@@ -581,6 +581,10 @@ def warnings(
     surely = "" if row.get("nmi") is not None else "likely "
     unlike, moved = row.get("heterogeneity") or 0.0, scored.num_reassigned
     texts = {
+        "The budget of differential privacy does not cover this report. It was drawn "
+        "from the examples themselves. Show it only to those who may see them.": (
+            row.get("epsilon") is not None
+        ),
         "This run collapsed: nearly all examples are in one cluster, or have nearly "
         "the same embedding. Do not use its clusters. Try another seed or learning "
         "rate.": status == "collapsed",

@@ -38,7 +38,9 @@ class Experiment(NamedTuple):
     pool: data.Pool
     """All examples, on the device or on the host."""
     notes: tuple[str, ...]
-    """Lines on the preparation of the data and on its memory."""
+    """Lines on the preparation of the data, on its memory, and on privacy."""
+    warnings: tuple[str, ...]
+    """Warnings about the settings of privacy."""
 
     def grid(self, batch: Batch) -> Grid:
         """Returns the inputs of the program of a batch.
@@ -124,7 +126,10 @@ def prepare(
     options = task.options
     options.check()
     if options.keep_uploads and task.privacy.epsilon:
-        raise ValueError("`keep_uploads` must be False with `epsilon`")
+        raise ValueError(
+            "`keep_uploads` cannot be combined with `epsilon`, because the stored "
+            "uploads have no noise"
+        )
     dataset, extra = load(task.source)
     original_command, adapted = command(task), task.adapted(dataset)
     flags = command(adapted)["flags"]
@@ -188,12 +193,20 @@ def prepare(
             pending_batches.append(
                 pending._replace(runs_per_call=width, num_requested=num_runs)
             )
-    notes = [memory_note]
+    notes, warnings = [memory_note], []
     if task.privacy.epsilon:
         unit = batches[0].method.settings["privacy_unit"]
-        is_scaled = dataset.scaling is not None
-        notes.append(plan.guarantee(task.privacy, unit, is_scaled=is_scaled))
-    return Experiment(task, dataset, folder, tuple(pending_batches), pool, tuple(notes))
+        num_runs = sum(len(batch.points) for batch in batches)
+        sizes = (len(x.clients) for batch in batches for x in batch.partitions)
+        lines, warnings = plan.guarantee(
+            *(task, unit, dataset), num_runs=num_runs, num_clients=max(sizes)
+        )
+        notes += lines
+    return Experiment(
+        *(task, dataset, folder, tuple(pending_batches), pool),
+        notes=tuple(notes),
+        warnings=tuple(warnings),
+    )
 
 
 def folder_of(

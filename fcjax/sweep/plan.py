@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fcjax import data
-from fcjax.data.dataset import counted
+from fcjax.data.dataset import Dataset, counted
 from fcjax.data.source import Source, short_name
 from fcjax.data.split import Split
 from fcjax.methods.base import Method, MethodSpec, Problem
@@ -499,30 +499,57 @@ def resolve(task: Task, problem: Problem) -> MethodSpec:
     )
 
 
-def guarantee(privacy: Privacy, unit: Unit, *, is_scaled: bool) -> str:
-    """Describes the guarantee of private runs in one line.
+def guarantee(
+    task: Task, unit: Unit, dataset: Dataset, *, num_runs: int, num_clients: int
+) -> tuple[list[str], list[str]]:
+    """Describes the guarantee of private runs.
 
     Args:
-        privacy: the settings of privacy.
+        task: the task.
         unit: the protected unit.
-        is_scaled: whether feature columns were scaled by values of all examples.
+        dataset: the data set.
+        num_runs: number of runs of the grid.
+        num_clients: largest number of clients of a run.
 
     Returns:
-        The line.
+        The lines of the guarantee, and one warning per setting that weakens it.
     """
+    privacy, seeds = task.privacy, task.options.seed
     what = {
         "examples": "one example",
         "clients": "one client",
         "clustering": "one example in federated k-means; the network is not private",
     }[unit]
-    open_parts = ["scores", "losses", "participants"]
-    open_parts += ["column scaling"] if is_scaled else []
-    budgets = " ".join(f"{each:g}" for each in as_tuple(privacy.epsilon))
-    return (
+    open_parts = ["scores", "losses", "figures", "reports", "clusters", "embeddings"]
+    if dataset.scaling is not None and task.source.scale_columns != "none":
+        open_parts.append("scaling of columns")
+    epsilons = as_tuple(privacy.epsilon)
+    budgets = " ".join(f"{each:g}" for each in epsilons)
+    line = (
         f"privacy: epsilon {budgets}, delta {privacy.delta:g} for {what}; Gaussian "
-        f"noise; without noise: {', '.join(open_parts)}; each run spends its own "
-        "budget and needs its own seed (docs/guides/privacy.md)"
+        f"noise; without noise: {', '.join(open_parts)} (docs/guides/privacy.md)"
     )
+    lines, warnings = [line], []
+    if num_runs > 1:
+        total = sum(epsilons) * num_runs / len(epsilons)
+        lines.append(
+            f"privacy: each run spends its own budget; all {num_runs} runs together "
+            f"spend at most epsilon {total:g}, delta {num_runs * privacy.delta:g}"
+        )
+    if "seed" not in given(task.options):
+        warnings.append(
+            "privacy: everybody who knows the seed can remove the noise, and seed "
+            f"{seeds[0]} is the default; choose a seed and keep it secret"
+        )
+    name, number = "examples", len(dataset.examples)
+    if unit == "clients":
+        name, number = "clients", num_clients
+    if privacy.delta > 0.1 / number:
+        warnings.append(
+            f"privacy: delta {privacy.delta:g} is large for {number:,} {name}; choose "
+            f"at most {0.1 / number:.2g}"
+        )
+    return lines, warnings
 
 
 def with_client_size(method: MethodSpec, size: int) -> MethodSpec:

@@ -303,7 +303,7 @@ def log_header(experiment: Experiment) -> None:
         )
     for note in experiment.notes:
         log.info(note)
-    for line in warnings_of(batches):
+    for line in (*experiment.warnings, *warnings_of(batches)):
         log.warning(line)
     names = ["clients", "clusters", *varying_settings(batches)]
     for batch in batches:

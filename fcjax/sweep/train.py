@@ -562,6 +562,8 @@ def finish(
         else:
             weights = {name: leaf[i] for name, leaf in leaves.items()}
             centers = centers_of(embedding, run, batch.num_clusters)
+            if task.privacy.epsilon:  # the mean of one example is this example
+                centers = np.full_like(centers, np.nan)
             folder.add_model(run.point, model, weights, centers, dataset.scaling)
         final = score.score_end(
             run,
