@@ -104,7 +104,7 @@ def test_the_clip_adapts_round_by_round(method):
         (FedMCC(cluster_by="mcc"), {"epsilon": 1}, "must be k-means"),
         (ExactKMeans(), {"epsilon": 1, "delta": 0.01}, "`delta` must be below 1 / 200"),
         (ExactKMeans(), {"epsilon": 1, "privacy_unit": "clustering"}, "examples or"),
-        (ExactKMeans(), {"epsilon": 1, "keep_uploads": True}, "`keep_uploads` must be"),
+        (ExactKMeans(), {"epsilon": 1, "keep_uploads": True}, "have no noise"),
         (ExactKMeans(), {"epsilon": 1, "clip": 2.0}, "`clip` has no effect with"),
         (ExactKMeans(), {"epsilon": 1, "sample_rate": 0.5}, "`sample_rate` has no"),
         (FFCM(), {"min_members": 2}, "`min_members` is not available for ffcm"),
@@ -154,3 +154,31 @@ def test_small_clusters_are_withheld(method):
 
     assert uploaded(1).min() < 4
     assert uploaded(4).min() >= 4
+
+
+def test_the_model_of_a_private_run_has_no_exact_means():
+    """The mean of a cluster with one example would be this example."""
+    split = fcjax.Split(clients=4, p=0)
+    privacy = Privacy(epsilon=8)
+    private = ExactKMeans().fit("digits", split=split, privacy=privacy)
+    assert np.isnan(private.model.centers).all()
+    noisy = private.model.weights["clusters/centroids"]
+    examples = private.dataset.examples.reshape(len(private.labels_), -1) / 16
+    unit = examples / np.linalg.norm(examples, axis=1, keepdims=True)
+    nearest = ((unit[:, None] - noisy) ** 2).sum(axis=-1).argmin(axis=1)
+    assert (nearest == private.labels_).mean() > 0.99
+    assert np.isfinite(ExactKMeans().fit("digits", split=split).model.centers).all()
+
+
+def test_what_weakens_a_guarantee_is_said():
+    def said(**settings):
+        task = Task.of(ExactKMeans(), limit=200, **settings)
+        prepared = prepare(task, in_memory=True)
+        return prepared.notes, prepared.warnings
+
+    notes, warnings = said(epsilon=[1, 2], seed=(3, 4, 5), delta=1e-4)
+    assert "all 6 runs together spend at most epsilon 9, delta 0.0006" in notes[-1]
+    assert not warnings
+    _, warnings = said(epsilon=1, delta=1e-3)
+    assert "seed 0 is the default" in warnings[0]
+    assert "delta 0.001 is large for 200 examples; choose at most 0.0005" in warnings[1]
