@@ -18,7 +18,7 @@ import fcjax
 from experiments.benchmarks import matrix
 from experiments.matrix import local_kmeans, page
 from experiments.matrix.frame import COLUMNS, bytes_of, rows_of_assignments
-from experiments.matrix.groups import Group, flags_of, groups_of, programs
+from experiments.matrix.groups import Group, Program, flags_of, groups_of, programs
 from experiments.matrix.ranks import (
     BLOCK,
     advice_of,
@@ -70,6 +70,23 @@ def test_all_methods_have_the_first_seed_before_the_second():
         ((1,), *classes),
     ]
     assert [group.method for group in digits[4:]] == ["ccfc", "orchestra"] * 7
+
+
+def test_programs_of_the_user_come_first_on_each_data_set():
+    methods = {
+        "exact-km": programs()["exact-km"],
+        "mine": Program(("a.py",), is_own=True),
+    }
+    groups = groups_of(
+        methods, datasets=("digits", "orl"), presets=("default",), seeds=1
+    )
+    order = [(group.dataset, group.method) for group in groups]
+    assert list(dict.fromkeys(order)) == [
+        ("digits", "mine"),
+        ("digits", "exact-km"),
+        ("orl", "mine"),
+        ("orl", "exact-km"),
+    ]
 
 
 def test_the_command_of_a_cell():
@@ -460,3 +477,22 @@ def test_runs_of_another_machine_are_not_made_again(tmp_path, capsys):
     assert "3 of 3 commands are finished" in capsys.readouterr().out
     frame = pd.read_csv(tmp_path / "out" / "matrix.csv")
     assert frame["nmi"].tolist() == [0.5] * 7
+
+
+def test_only_chosen_runs_of_another_machine_are_in_the_table(tmp_path, capsys):
+    row = cell("other", 0.0, nmi=0.5, acc=0.5, ari=0.5)
+    changes = [{}, {"dataset": "orl"}, {"method": "km"}, {"seed": 1}]
+    path = tmp_path / "other.csv"
+    rows = pd.DataFrame([{**row, **x} for x in changes], columns=COLUMNS)
+    rows.to_csv(path, index=False)
+
+    def places(**flags):
+        args = matrix.Args(out=tmp_path / "out", hours=0, add=(path,), **flags)
+        matrix.main(args)
+        frame = pd.read_csv(tmp_path / "out" / "matrix.csv")
+        return list(zip(frame["dataset"], frame["method"], frame["seed"], strict=True))
+
+    chosen = {"datasets": ("digits",), "methods": ("other", "exact-km"), "seeds": 1}
+    assert places(**chosen) == [("digits", "other", 0)]
+    assert "--hours 0: nothing is trained" in capsys.readouterr().out
+    assert len(places(datasets=("digits",))) == 3
