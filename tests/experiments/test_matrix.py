@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -275,6 +276,41 @@ def test_advice_says_if_nothing_was_tested_and_takes_no_time_from_nowhere():
     assert row["best method"] == "mine (of 4)"
     assert row["ties with the best"] == "no test: the best has one seed"
     assert row["fastest within 0.03"] == "b (0.880)"
+
+
+def test_times_are_medians_because_the_first_run_includes_a_start():
+    times = {"a": (9.0, 1.0, 1.2), "b": (2.0, 2.0, 2.0)}
+    rows = [
+        cell(method, 0.0, seed=seed, nmi=0.9, seconds=seconds, bytes_up=1, bytes_down=1)
+        for method, values in times.items()
+        for seed, seconds in enumerate(values)
+    ]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    table = page.table_of(frame)
+    (row,) = page.advice_rows(table)
+    assert row["fastest within 0.03"] == "a (0.900)"
+    seconds = page.costs_of(table, "digits")["seconds"]
+    assert seconds.to_dict() == {"a": 1.2, "b": 2.0}
+    assert [x["seconds"] for x in page.cells_of(frame)] == [1.2, 2.0]
+
+
+def test_figures_name_methods_from_outside(tmp_path):
+    best = ["ccfc", "fedmcc", "k-fed", "ffcm", "exact-fcm", "exact-km", "orchestra"]
+    assert page.named([*best, "mine"]) == [*best[:6], "mine"]
+    assert page.named(best) == best
+    # Another method is better and cheaper than mine.
+    costs = {"bytes_up": 1, "bytes_down": 1}
+    rows = [
+        cell("ccfc", 0.0, nmi=0.9, seconds=1, **costs),
+        cell("k-fed", 0.0, nmi=0.6, seconds=2, **costs),
+        cell("mine", 0.0, nmi=0.5, seconds=3, **costs),
+    ]
+    table = page.table_of(pd.DataFrame(rows, columns=COLUMNS))
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        page.draw_costs(table, "digits", tmp_path / "costs.svg")
+    text = (tmp_path / "costs.svg").read_text()
+    shown = [x in text for x in (">CCFC<", ">k-FED<", ">mine<")]
+    assert shown == [True, False, True]
 
 
 def test_documented_runs_need_a_clean_commit(tmp_path):
