@@ -69,7 +69,8 @@ class Args:
     """Clusters of other programs: folders with the files of `fcjax partition`, whose
     column `cluster` is filled."""
     add: tuple[Path, ...] = ()
-    """Tables matrix.csv of other machines. Their runs are not made again."""
+    """Tables matrix.csv of other machines. Their runs are not made again. The table
+    gets the runs of the chosen data sets, methods and seeds."""
     docs: Annotated[Path | None, shown("none")] = None
     """Folder of the page matrix.md of the documentation, which is written again."""
 
@@ -85,10 +86,13 @@ def main(args: Args) -> None:
     """
     files = pairs("files", args.files)
     others = pairs("programs", args.programs)
-    # The user's own methods come first among those with a network.
-    methods = {name: Program((path,)) for name, path in others.items()} | programs()
+    own_programs = {x: Program((path,), is_own=True) for x, path in others.items()}
+    methods = own_programs | programs()
     assignments = pairs("assignments", args.assignments)
-    check_names("methods", args.methods, methods)
+    known: Frame = pd.DataFrame(columns=COLUMNS)
+    for path in args.add:
+        known = join(known, pd.read_csv(path))
+    check_names("methods", args.methods, dict.fromkeys([*methods, *known["method"]]))
     check_names("datasets", (*args.datasets, *files), DATA)
     if not 1 <= args.seeds <= len(SEEDS):
         raise ValueError(f"`seeds` must lie in 1..{len(SEEDS)}, got {args.seeds}")
@@ -102,9 +106,10 @@ def main(args: Args) -> None:
     for name in files:
         if DATA[name].source:
             raise ValueError(f"`files` takes no file for {name}, which has a loader")
-    known: Frame = pd.DataFrame(columns=COLUMNS)
-    for path in args.add:
-        known = join(known, pd.read_csv(path))
+    known = known[known["seed"] < args.seeds]
+    for column in ("datasets", "methods"):
+        if names := getattr(args, column):
+            known = known[known[column.removesuffix("s")].isin(names)]
     loaded = load_all(args, files)
     own = [
         row
@@ -112,7 +117,8 @@ def main(args: Args) -> None:
         for row in rows_of_assignments(name, Path(folder), loaded)
     ]
     groups = groups_of(
-        {name: methods[name] for name in args.methods or methods},
+        # The runs of other methods are only in the added tables.
+        {name: methods[name] for name in args.methods or methods if name in methods},
         datasets=list(loaded),
         presets=args.presets,
         seeds=args.seeds,

@@ -70,6 +70,8 @@ class Program(NamedTuple):
     """Whether all examples are in one place, so that the partition has no effect."""
     is_quick: bool = False
     """Whether the method trains no network."""
+    is_own: bool = False
+    """Whether the user gave the program."""
 
 
 class Group(NamedTuple):
@@ -120,9 +122,10 @@ def groups_of(
 ) -> list[Group]:
     """Lists all groups in the order of training.
 
-    The smallest data set comes first. On each data set, methods without a network come
-    first. The other methods follow: the first seed at both ends of p, the first seed at
-    all other levels, and then one block of seeds after another.
+    The smallest data set comes first. On each data set, the user's programs come first,
+    and then the methods without a network. The other methods follow. The order of a
+    program of the user and of a method with a network is: the first seed at both ends
+    of p, the first seed at all other levels, and then one block of seeds after another.
 
     Args:
         methods: the programs by method.
@@ -155,7 +158,8 @@ def groups_of(
                 ):
                     known = tuple(seed for seed in block if seed < seeds)
                     rank = list(rules).index(rule)
-                    order = (track, place, not program.is_quick, turn, rank)
+                    kind = not program.is_own, not program.is_quick
+                    order = (track, place, *kind, turn, rank)
                     if known and part:
                         yield order, Group(preset, dataset, rule, part, method, known)
 

@@ -195,7 +195,7 @@ def draw_ranks(table: Table, ranks: Ranks, path: Path) -> None:
 
 
 def draw_scores(runs: Frame, dataset: str, path: Path) -> None:
-    """Draws the NMI of all methods against p, and names the best ones.
+    """Draws the NMI of all methods against p, and names some of them, see `named`.
 
     Args:
         runs: the runs of the data set with the rule p that are scored globally.
@@ -214,7 +214,7 @@ def draw_scores(runs: Frame, dataset: str, path: Path) -> None:
         means.loc[method] = means.loc[method].dropna().iloc[0]
     axes.plot(means.columns, means.T, color="0.85", linewidth=1, zorder=1)
     order = means.drop(central).mean(axis=1).sort_values(ascending=False).index
-    best = order[:MOST_NAMES]
+    best = named(list(order))
     for method, color in zip(best, curves.color_cycle(len(best)), strict=True):
         middle, half, look = means.loc[method], halves.loc[method], {"color": color}
         axes.plot(means.columns, middle, marker="o", label=title_of(method), **look)
@@ -227,12 +227,15 @@ def draw_scores(runs: Frame, dataset: str, path: Path) -> None:
     axes.set_ylabel("NMI, mean and 95 % interval")
     axes.set_ylim(0, 1)
     figure.legend(loc="outside right upper", frameon=False, fontsize=9)
-    title = f"{short(dataset)}: the best federated methods"
+    what = "methods and other programs" if outside(best) else "federated methods"
+    title = f"{short(dataset)}: the best {what}"
     curves.write(figure, path, title)
 
 
 def draw_costs(table: Table, dataset: str, path: Path) -> None:
-    """Draws NMI against time and traffic, and names the methods that none beats.
+    """Draws NMI against time and traffic.
+
+    The figure names the methods that none beats, and all methods from outside fcjax.
 
     Args:
         table: the table. Methods that need all examples in one place are left out.
@@ -242,7 +245,10 @@ def draw_costs(table: Table, dataset: str, path: Path) -> None:
     costs = costs_of(table, dataset)
     figure = Figure((9, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    names = {"seconds": "seconds per run, without compilation", "mib": "MiB per run"}
+    names = {
+        "seconds": "median seconds per run, without compilation",
+        "mib": "MiB per run",
+    }
     for axes, (name, label) in zip(panels, names.items(), strict=True):
         curves.plain_axes(axes)
         part = costs.dropna(subset=[name, "nmi"])
@@ -259,7 +265,8 @@ def draw_costs(table: Table, dataset: str, path: Path) -> None:
             *(part[name].iloc[front], part["nmi"].iloc[front]),
             **dict(color=curves.INK, drawstyle="steps-post", marker="o", markersize=4),
         )
-        for i in front:
+        others = map(list(part.index).index, outside(part.index))
+        for i in {*front, *others}:
             axes.annotate(
                 title_of(part.index[i]),
                 (part[name].iloc[i], part["nmi"].iloc[i]),
@@ -269,8 +276,29 @@ def draw_costs(table: Table, dataset: str, path: Path) -> None:
     curves.write(figure, path, f"{short(dataset)}: NMI against time and traffic")
 
 
+def named(methods: Sequence[str]) -> list[str]:
+    """Returns the methods that a figure names.
+
+    Args:
+        methods: the names of the methods, the best method first.
+
+    Returns:
+        At most `MOST_NAMES` methods in the same order: those from outside fcjax, and
+        the best of the others.
+    """
+    others = outside(methods)
+    chosen = [*others, *(x for x in methods if x not in others)][:MOST_NAMES]
+    return [x for x in methods if x in chosen]
+
+
+def outside(methods: Sequence[str]) -> list[str]:
+    """Returns the methods that are not part of fcjax."""
+    known = programs()
+    return [x for x in methods if x not in known]
+
+
 def costs_of(table: Table, dataset: str) -> Frame:
-    """Returns mean NMI, seconds and traffic of each method over the levels of p.
+    """Returns mean NMI, median seconds and mean traffic of each method with the rule p.
 
     Args:
         table: the table.
@@ -287,9 +315,10 @@ def costs_of(table: Table, dataset: str) -> Frame:
     scores = pd.DataFrame(means).dropna(axis=1).mean()
     frame = table.frame
     runs = frame[(frame["dataset"] == dataset) & (frame["rule"] == "p")]
-    means = runs.groupby("method")[["seconds", "bytes_up", "bytes_down"]].mean()
-    mib = (means["bytes_up"] + means["bytes_down"]) / 2**20
-    costs = pd.DataFrame({"nmi": scores, "seconds": means["seconds"], "mib": mib})
+    of_method = runs.groupby("method")
+    seconds = of_method["seconds"].median()
+    mib = of_method[["bytes_up", "bytes_down"]].mean().sum(axis=1, skipna=False) / 2**20
+    costs = pd.DataFrame({"nmi": scores, "seconds": seconds, "mib": mib})
     return costs.dropna(subset=["nmi"])
 
 
@@ -336,7 +365,7 @@ def advice_rows(table: Table) -> list[dict[str, str]]:
     Returns:
         The cells by the title of their column.
     """
-    seconds = table.frame.groupby(["dataset", "method"])["seconds"].mean().dropna()
+    seconds = table.frame.groupby(["dataset", "method"])["seconds"].median().dropna()
     kmeans = table.frame.groupby("dataset")["kmeans_nmi"].mean()
     rows = []
     for (dataset, rule, level), line in table.advice.iterrows():
@@ -395,7 +424,8 @@ def cells_of(frame: Frame) -> list[dict[str, Any]]:
                 "problems": [f"{n} x {text}" for text, n in problems.items()],
                 "scope": "" if set(runs["scope"]) & {"global"} else "per client",
                 "central": bool(runs["is_central"].iloc[0]),
-                "seconds": number(runs["seconds"].mean()),
+                # The first run of a process includes the start of the process.
+                "seconds": number(runs["seconds"].median()),
                 "mib": number((runs["bytes_up"] + runs["bytes_down"]).mean(), 20),
                 "command": str(runs["command"].iloc[0]),
             }

@@ -50,6 +50,9 @@ def train(
     deadline = time.monotonic() + seconds
     pending = [x for x in groups if not is_finished(x, out, known)]
     print(f"{len(groups) - len(pending)} of {len(groups)} commands are finished")
+    if not seconds:
+        print("--hours 0: nothing is trained")
+        return
     for number, group in enumerate(pending, 1):
         left = deadline - time.monotonic()
         if left <= 0:

@@ -1,6 +1,7 @@
 """The machine, the code and the data that results depend on."""
 
 import hashlib
+import inspect
 import os
 import platform
 import re
@@ -69,6 +70,29 @@ def digest(array: np.ndarray) -> str:
     result = hashlib.blake2b(f"{array.shape} {array.dtype}".encode(), digest_size=8)
     result.update(np.ascontiguousarray(array).data)
     return result.hexdigest()
+
+
+def method_file(method: type) -> dict[str, str]:
+    """Returns a digest of the file of a method that is not part of fcjax.
+
+    The commit does not cover the file of a user's method, which git may not track.
+
+    Args:
+        method: the class of the method.
+
+    Returns:
+        The digest under the name `method_file`, 16 hexadecimal digits. Empty for the
+        methods of fcjax, and for a class that is defined in no file.
+    """
+    try:
+        path = Path(inspect.getfile(method)).resolve()
+    except (OSError, TypeError):
+        return {}
+    if not path.is_file() or path.is_relative_to(PACKAGE):
+        return {}
+    return {
+        "method_file": hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    }
 
 
 def _git(*command: str) -> str | None:

@@ -36,7 +36,7 @@ from fcjax.data import Dataset, Scaling, Source, load
 from fcjax.data.source import ARRAY, SOURCE
 from fcjax.engine import Position
 from fcjax.results import exported
-from fcjax.results.environment import digest, environment
+from fcjax.results.environment import digest, environment, method_file
 from fcjax.types import Uploads
 
 CONTENTS = (
@@ -1139,7 +1139,7 @@ def write_environment(directory: Path, starts: Sequence[dict[str, Any]]) -> None
 
 @contextmanager
 def record_environment(
-    folder: Folder, dataset: Dataset, *, data_dir: Path | None
+    folder: Folder, dataset: Dataset, method: type, *, data_dir: Path | None
 ) -> Iterator[None]:
     """Adds an entry to environment.json, and the elapsed seconds at the end.
 
@@ -1149,6 +1149,7 @@ def record_environment(
     Args:
         folder: results folder.
         dataset: the scored data set.
+        method: the class of the method, see `environment.method_file`.
         data_dir: folder of prepared TFDS data sets, if the command names it. Commands
             for finished runs read the data set from there.
     """
@@ -1165,6 +1166,7 @@ def record_environment(
         earlier[-1]["seconds"] = max(0, round(last - killed.timestamp()))
     entry = {
         **environment(),
+        **method_file(method),
         **digests(dataset),
         **({} if data_dir is None else {"data_dir": str(data_dir.resolve())}),
         "began": began.isoformat(" ", "seconds"),

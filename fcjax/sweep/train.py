@@ -34,6 +34,7 @@ from fcjax.engine import Position, Round, ShapesOf, Start
 from fcjax.federated import server
 from fcjax.parallel.mesh import LocalPool, is_multiprocess, on_host
 from fcjax.results import drawing, exported, store
+from fcjax.results.environment import method_file
 from fcjax.results.store import Point, Row, fingerprint
 from fcjax.sweep import fit, plan, processes, report, score, sinks
 from fcjax.sweep.checkpoints import Checkpoints
@@ -243,6 +244,15 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
         log.info(
             f"reusing {counted(len(folder.rows), 'finished run')} in {folder.directory}"
         )
+    method = type(experiment.task.method)
+    if experiment.task.options.resume and not folder.in_memory:
+        current = method_file(method)
+        earlier = (x.get("method_file") for x in store.starts(folder.directory))
+        if current and {*earlier} - {None, current["method_file"]}:
+            log.warning(
+                f"the file of the method has changed since the runs in "
+                f"{folder.directory}; `resume=False` runs them again"
+            )
     if experiment.batches:
         experiment = fit.with_measured_width(experiment)
         folder.begin()
@@ -256,7 +266,10 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
         recorded = nullcontext()
         if not folder.in_memory:
             recorded = store.record_environment(
-                folder, experiment.dataset, data_dir=experiment.task.source.data_dir
+                folder,
+                experiment.dataset,
+                method,
+                data_dir=experiment.task.source.data_dir,
             )
         with recorded, precision:
             train(experiment, progress=progress)

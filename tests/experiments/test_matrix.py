@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +19,7 @@ import fcjax
 from experiments.benchmarks import matrix
 from experiments.matrix import local_kmeans, page
 from experiments.matrix.frame import COLUMNS, bytes_of, rows_of_assignments
-from experiments.matrix.groups import Group, flags_of, groups_of, programs
+from experiments.matrix.groups import Group, Program, flags_of, groups_of, programs
 from experiments.matrix.ranks import (
     BLOCK,
     advice_of,
@@ -70,6 +71,23 @@ def test_all_methods_have_the_first_seed_before_the_second():
         ((1,), *classes),
     ]
     assert [group.method for group in digits[4:]] == ["ccfc", "orchestra"] * 7
+
+
+def test_programs_of_the_user_come_first_on_each_data_set():
+    methods = {
+        "exact-km": programs()["exact-km"],
+        "mine": Program(("a.py",), is_own=True),
+    }
+    groups = groups_of(
+        methods, datasets=("digits", "orl"), presets=("default",), seeds=1
+    )
+    order = [(group.dataset, group.method) for group in groups]
+    assert list(dict.fromkeys(order)) == [
+        ("digits", "mine"),
+        ("digits", "exact-km"),
+        ("orl", "mine"),
+        ("orl", "exact-km"),
+    ]
 
 
 def test_the_command_of_a_cell():
@@ -258,6 +276,41 @@ def test_advice_says_if_nothing_was_tested_and_takes_no_time_from_nowhere():
     assert row["best method"] == "mine (of 4)"
     assert row["ties with the best"] == "no test: the best has one seed"
     assert row["fastest within 0.03"] == "b (0.880)"
+
+
+def test_times_are_medians_because_the_first_run_includes_a_start():
+    times = {"a": (9.0, 1.0, 1.2), "b": (2.0, 2.0, 2.0)}
+    rows = [
+        cell(method, 0.0, seed=seed, nmi=0.9, seconds=seconds, bytes_up=1, bytes_down=1)
+        for method, values in times.items()
+        for seed, seconds in enumerate(values)
+    ]
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    table = page.table_of(frame)
+    (row,) = page.advice_rows(table)
+    assert row["fastest within 0.03"] == "a (0.900)"
+    seconds = page.costs_of(table, "digits")["seconds"]
+    assert seconds.to_dict() == {"a": 1.2, "b": 2.0}
+    assert [x["seconds"] for x in page.cells_of(frame)] == [1.2, 2.0]
+
+
+def test_figures_name_methods_from_outside(tmp_path):
+    best = ["ccfc", "fedmcc", "k-fed", "ffcm", "exact-fcm", "exact-km", "orchestra"]
+    assert page.named([*best, "mine"]) == [*best[:6], "mine"]
+    assert page.named(best) == best
+    # Another method is better and cheaper than mine.
+    costs = {"bytes_up": 1, "bytes_down": 1}
+    rows = [
+        cell("ccfc", 0.0, nmi=0.9, seconds=1, **costs),
+        cell("k-fed", 0.0, nmi=0.6, seconds=2, **costs),
+        cell("mine", 0.0, nmi=0.5, seconds=3, **costs),
+    ]
+    table = page.table_of(pd.DataFrame(rows, columns=COLUMNS))
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        page.draw_costs(table, "digits", tmp_path / "costs.svg")
+    text = (tmp_path / "costs.svg").read_text()
+    shown = [x in text for x in (">CCFC<", ">k-FED<", ">mine<")]
+    assert shown == [True, False, True]
 
 
 def test_documented_runs_need_a_clean_commit(tmp_path):
@@ -460,3 +513,22 @@ def test_runs_of_another_machine_are_not_made_again(tmp_path, capsys):
     assert "3 of 3 commands are finished" in capsys.readouterr().out
     frame = pd.read_csv(tmp_path / "out" / "matrix.csv")
     assert frame["nmi"].tolist() == [0.5] * 7
+
+
+def test_only_chosen_runs_of_another_machine_are_in_the_table(tmp_path, capsys):
+    row = cell("other", 0.0, nmi=0.5, acc=0.5, ari=0.5)
+    changes = [{}, {"dataset": "orl"}, {"method": "km"}, {"seed": 1}]
+    path = tmp_path / "other.csv"
+    rows = pd.DataFrame([{**row, **x} for x in changes], columns=COLUMNS)
+    rows.to_csv(path, index=False)
+
+    def places(**flags):
+        args = matrix.Args(out=tmp_path / "out", hours=0, add=(path,), **flags)
+        matrix.main(args)
+        frame = pd.read_csv(tmp_path / "out" / "matrix.csv")
+        return list(zip(frame["dataset"], frame["method"], frame["seed"], strict=True))
+
+    chosen = {"datasets": ("digits",), "methods": ("other", "exact-km"), "seeds": 1}
+    assert places(**chosen) == [("digits", "other", 0)]
+    assert "--hours 0: nothing is trained" in capsys.readouterr().out
+    assert len(places(datasets=("digits",))) == 3

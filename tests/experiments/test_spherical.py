@@ -125,3 +125,38 @@ def test_the_suite_holds_the_method_of_the_file_alone(tmp_path):
     assert f"{name}[mine]" in collected
     # What is of other methods, or of none, is left out.
     assert all("[mine" in line for line in collected)
+
+
+UPLOADING = """
+    def uploads(key, state, federation):
+        def one_client(x, mask, present):
+            c = state.server.centroids
+            nearest = jnp.matmul(x, c.T, precision="highest").argmax(axis=1)
+            counts = jax.ops.segment_sum(mask.astype(int), nearest, num_clusters)
+            sums = jax.ops.segment_sum(x * mask[:, None], nearest, num_clusters)
+            points = jnp.where(present, sums / counts[:, None], jnp.nan)
+            return types.Uploads(points, counts)
+
+        present = server.participants(federation)
+        x = embed(state, federation)
+        return clients.for_each(one_client, x, federation.mask, present)
+
+    return types.FederatedClustering(init, (stage,), embed, assign, uploads=uploads)
+"""
+
+
+@pytest.mark.parametrize(
+    ("new", "summary"),
+    [(None, "2 skipped"), (UPLOADING, "2 passed")],
+    ids=["no uploads", "centroids"],
+)
+def test_upload_tests_of_a_file(tmp_path, new, summary):
+    """The guide's line for the template, and for copies that upload centroids."""
+    old = "\n    return types.FederatedClustering(init, (stage,), embed, assign)\n"
+    file = TEMPLATE if new is None else changed(tmp_path, old, new)
+    command = [sys.executable, "-m", "pytest", "tests/test_contract.py", "-k", "upload"]
+    command += ["-p", "no:cacheprovider", "--method", str(file)]
+    folder = Path(__file__).parents[2]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert summary in run.stdout.splitlines()[-1], run.stdout
+    assert run.returncode == 0

@@ -1,8 +1,11 @@
 """What a results folder says of the machine and the code that made it."""
 
+import hashlib
+import importlib.util
 import json
 import os
 import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,10 +15,13 @@ import pytest
 
 import fcjax
 from experiments import spherical
+from fcjax.methods import ExactKMeans
 from fcjax.results import store
+from fcjax.results.environment import method_file
 from fcjax.sweep import experiment, train
 from fcjax.sweep.plan import Task
 from tests.data.test_sources import png, prepare
+from tests.sweep import drifting
 from tests.sweep.drifting import run, vectors
 
 
@@ -104,3 +110,35 @@ def test_the_directory_of_a_prepared_data_set_is_remembered(tmp_path):
     with pytest.raises(ValueError, match="tiny"):
         _ = fcjax.open(out)[0].embedding_
     assert fcjax.open(out, data_dir=tmp_path / "moved")[0].embedding_.shape == (16, 16)
+
+
+def test_a_changed_file_of_a_method_is_reported(tmp_path, monkeypatch, capsys):
+    """Finished runs are reused, but the user learns that they are of other code."""
+    file, data, out = tmp_path / "mine.py", vectors(tmp_path), tmp_path / "out"
+
+    def printed(text, **flags):
+        file.write_text(text)
+        spec = importlib.util.spec_from_file_location("mine", file)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "mine", module)
+        spec.loader.exec_module(module)
+        flags = {"dataset": str(data), "clients": 3, "plot": False, **flags}
+        task = Task.of(module.Drifting, **flags, out=out)
+        train.execute(experiment.prepare(task))
+        return capsys.readouterr().out
+
+    old = Path(drifting.__file__).read_text()
+    new = old + "# An edit.\n"
+    warning = "warning: the file of the method has changed since the runs in"
+    printed(old)
+    (start,) = store.starts(out)
+    expected = hashlib.blake2b(old.encode(), digest_size=8).hexdigest()
+    assert start["method_file"] == expected
+    again = printed(old)
+    assert "reusing 1 finished run" in again
+    assert warning not in again
+    assert warning in printed(new)
+    assert warning not in printed(new, resume=False)
+    assert warning not in printed(new)
+    # The commit covers the methods of fcjax.
+    assert method_file(ExactKMeans) == {}
