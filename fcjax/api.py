@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from fcjax import data
 from fcjax.data import Dataset, Partition
 from fcjax.data.dataset import (
     Scale,
+    about,
     client_numbers,
     images_or_vectors,
     pixels,
@@ -274,25 +275,6 @@ def ids(clients: Any, num_examples: int) -> np.ndarray:
     named = values if is_number else values.astype(str)
     with about("clients"):
         return client_numbers(np.where(missing, -1 if is_number else "", named))[0]
-
-
-@contextlib.contextmanager
-def about(name: str) -> Iterator[None]:
-    """Adds the name of an argument to the beginning of a ValueError in the block.
-
-    Args:
-        name: the name of the argument.
-
-    Yields:
-        None: while the block runs.
-
-    Raises:
-        ValueError: the error of the block, with the name.
-    """
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{name} {error}") from None
 
 
 def _ids_of(partition: Partition, num_examples: int) -> np.ndarray:

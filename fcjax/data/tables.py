@@ -104,11 +104,15 @@ def content_of(
     kept, more = _fill(blocks, own, labels, source)
     notes += more
     values = np.concatenate(blocks, axis=1)
+    # Columns without a header have numbers in place of names, and `one_hot` gives a
+    # text several columns.
+    has_names = list(names) != numbered(len(names)) and values.shape[1] == len(own)
+    columns = tuple(own) if has_names else ()
     if kept.all():
-        return Content(values, labels, notes, clients)
+        return Content(values, labels, notes, clients, columns=columns)
     labels, clients = (None if x is None else x[kept] for x in (labels, clients))
     rows = np.flatnonzero(kept).astype(str)
-    return Content(values[kept], labels, notes, clients, rows)
+    return Content(values[kept], labels, notes, clients, rows, columns)
 
 
 def is_guess(name: str, source: Source) -> bool:

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 import fcjax
 from fcjax import metrics
 from fcjax.data import Dataset, Scaling
-from fcjax.data.dataset import pixels, scaled
+from fcjax.data.dataset import about, order_of, pixels, scaled
 from fcjax.results import drawing, exported, leakage, probing, store
 from fcjax.results.store import Folder, Row
 
@@ -155,14 +155,30 @@ class Run:
         """Returns the clusters of new examples.
 
         Args:
-            x: [n, ...] examples with the shape and the scale of the data set of the
-                run.
+            x: [n, ...] examples in their original units, as in the file, array or
+                DataFrame of the training, before any scaling. The run scales them as
+                its training data. The columns of a DataFrame are found by their names
+                if the run was trained on a table with names; other columns are
+                ignored. All other columns must be in the order of the training. A
+                `Dataset` is refused, because its values are scaled already.
 
         Returns:
             The clusters, int [n].
 
         Raises:
-            ValueError: the clients have no common model, or the shape differs.
+            ValueError: the clients have no common model, the shape or a column differs,
+                or a value is missing, NaN or infinite.
+
+        Examples:
+            >>> import pandas as pd
+            >>> from fcjax.methods import ExactKMeans
+            >>> x = pd.DataFrame({"age": [30, 31, 70, 72], "kg": [50, 51, 80, 80]})
+            >>> site = ["north", "south", "north", "south"]
+            >>> method = ExactKMeans(unit_length=False)
+            >>> run = method.fit(x, clients=site, num_clusters=2)
+            >>> new = pd.DataFrame({"kg": [49, 82], "age": [29, 75]})
+            >>> (run.predict(new) == run.labels_[[0, 2]]).tolist()
+            [True, True]
         """
         return exported.predict(self.model, self._like(x)).clusters
 
@@ -170,23 +186,35 @@ class Run:
         """Returns the embedding of new examples.
 
         Args:
-            x: [n, ...] examples with the shape and the scale of the data set of the
-                run.
+            x: [n, ...] examples in their original units, before any scaling, see
+                `predict`.
 
         Returns:
             The embedding, float [n, D].
 
         Raises:
-            ValueError: the clients have no common model, or the shape differs.
+            ValueError: the clients have no common model, the shape or a column differs,
+                or a value is missing, NaN or infinite.
         """
         return exported.predict(self.model, self._like(x)).embedding
 
     def _like(self, x: Any) -> np.ndarray:
         """Returns new examples in the format of the model."""
-        x, model = np.asarray(x), self.model
-        if model.scaling is not None:
-            return scaled(x, scaling=model.scaling)[0]
-        return pixels(x[..., None] if x.ndim == len(model.shape) else x)[0]
+        if isinstance(x, Dataset):
+            raise ValueError(
+                "x is a Dataset, whose values are scaled already; pass the array or "
+                "DataFrame in its original units"
+            )
+        model = self.model
+        with about("x"):
+            if isinstance(x, pd.DataFrame):
+                x = _values_of(x, model.scaling.columns if model.scaling else ())
+            x = np.asarray(x)
+            if model.scaling is not None:
+                if x.ndim != 2:
+                    raise ValueError(f"must have shape [n, F], got {x.shape}")
+                return scaled(x, scaling=model.scaling)[0]
+            return pixels(x[..., None] if x.ndim == len(model.shape) else x)[0]
 
     def scores(self, y: Any) -> dict[str, float]:
         """Returns the scores of the clusters against true labels.
@@ -372,6 +400,22 @@ class Run:
             ValueError: the clients have no common model.
         """
         self.folder.save_model(self.params, Path(path))
+
+
+def _values_of(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
+    """Returns the columns of the training; all columns if they have no names."""
+    names = [str(name).strip() for name in frame.columns]
+    values = []
+    for i in order_of(columns, names) if columns else range(len(names)):
+        try:
+            numbers = pd.to_numeric(frame.iloc[:, i])
+        except (ValueError, TypeError):
+            raise ValueError(
+                f"has values that are not numbers in column {names[i]}; accepted are "
+                "numbers"
+            ) from None
+        values.append(numbers.to_numpy(np.float64, na_value=np.nan))
+    return np.column_stack(values)
 
 
 class ScoredExamples:
