@@ -105,6 +105,13 @@ def run(
         raise ValueError(
             "methods must have different names, because each has its own results folder"
         )
+    if isinstance(clients, str):
+        raise ValueError(
+            f"clients must have one id per example, got the text {clients!r}; for a "
+            f"column of a DataFrame use clients=x[{clients!r}] and "
+            f"x.drop(columns={clients!r}), or pass data.from_frame(x, "
+            f"client_column={clients!r}) as x"
+        )
     split, dataset, natural = split or Split(), None, None
     name = x if isinstance(x, str | Path) else ARRAY
     if not isinstance(x, str | Path):
@@ -239,7 +246,17 @@ def dataset_of(x: Any, scale: Scale = "minmax") -> Dataset:
         ValueError: the shape or the values are not accepted.
     """
     if isinstance(x, pd.DataFrame):
-        return data.from_frame(x, labels=False, keep_index=True, scale_columns=scale)
+        try:
+            return data.from_frame(
+                x, labels=False, keep_index=True, scale_columns=scale
+            )
+        except ValueError as error:
+            if "`" not in str(error):  # It names no setting.
+                raise
+            raise ValueError(
+                f"{error}. These are arguments of data.from_frame, whose result can be "
+                "passed as x; x.drop(columns=[...]) also leaves columns out"
+            ) from None
     with about("x"):
         values = images_or_vectors(np.asarray(x), None)
         if values.ndim == 2:

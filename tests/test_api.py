@@ -174,7 +174,17 @@ def test_a_partition_gives_what_the_command_gives_at_its_heterogeneity():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: KFed().fit(X), "num_clusters|clusters"),
+        (lambda: KFed().fit(X), "^`num_clusters` is required for data without labels$"),
+        (
+            lambda: KFed().fit(
+                pd.DataFrame({"site": SITE}), clients="site", num_clusters=3
+            ),
+            r"clients=x\['site'\] and x.drop\(columns='site'\), or pass data.from_fr",
+        ),
+        (
+            lambda: KFed().fit(pd.DataFrame({"a": SITE}), num_clusters=3),
+            r"`drop_columns`.* arguments of data.from_frame.* x.drop\(columns=\[...",
+        ),
         (lambda: KFed().fit(X, clients=SITE[:9], num_clusters=3), "one id per example"),
         (
             lambda: KFed().fit(X, clients=[None] * 150, num_clusters=3),
@@ -245,7 +255,7 @@ def test_a_folder_of_an_array_embeds_what_it_is_given(tmp_path):
     opened = fcjax.open(tmp_path)[0]
     np.testing.assert_array_equal(made.embedding_, opened.transform(X))
     np.testing.assert_array_equal(made.labels_, opened.predict(X))
-    with pytest.raises(ValueError, match="pass it to transform"):
+    with pytest.raises(ValueError, match="the folder does not store; use the results"):
         _ = opened.embedding_
 
 
@@ -337,3 +347,23 @@ def test_new_examples_of_a_wrong_kind_get_one_line(x, message, fitted):
     with pytest.raises(ValueError, match=message) as error:
         fitted.predict(x)
     assert "\n" not in str(error.value)
+
+
+def test_results_and_runs_say_what_they_hold():
+    method = KFed(local_clusters=2)
+    some = fcjax.run(method, X, clients=SITE, num_clusters=[2, 3], seeds=2)
+    expected = "k-fed on array; clusters 2, 3; seed 0, 1; scores silhouette, input_sil"
+    assert repr(some).startswith(f"<Results of 4 runs: {expected}")
+    one = some.run(num_clusters=3, seed=1)
+    assert one.row["clusters"] == 3
+    scores = "silhouette {silhouette:.3f}, input_silhouette {input_silhouette:.3f}"
+    start = "<Run k-fed natural 1, clusters 3, seed 1 on array: "
+    assert repr(one) == start + scores.format(**one.row) + ">"
+
+
+def test_methods_without_labels_are_compared_on_the_raw_examples():
+    some = fcjax.run(METHODS, X, num_clusters=3)
+    table = some.summary()
+    column = "input_silhouette"
+    assert table[column].tolist() == some.runs[column].tolist()
+    assert table.columns.tolist() == ["silhouette", column, "seeds"]

@@ -448,7 +448,7 @@ def _fill(
             f"has {counted(count, 'missing value')} in {with_gap.sum()} of "
             f"{counted(len(gone), 'example')}, the first in column {first}, example "
             f"{row + 1}; `missing` can be refuse (the default), drop (leave these "
-            "examples out) or median (use the median of the column)"
+            "examples out) or, in training only, median (use the median of the column)"
         )
     for i in holes:
         if gone[:, i].all():
