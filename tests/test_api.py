@@ -302,6 +302,7 @@ def test_columns_of_a_table_are_found_by_their_names(of_table, tmp_path):
     source = {"labels": False, "scaling": run.model.scaling}
     run.save(tmp_path / "model.npz")
     scaling = exported.read(tmp_path / "model.npz").scaling
+    assert scaling is not None
     assert scaling.columns == ("a", "b", "c", "d")
     values[["c", "a", "d", "b"]].to_csv(path, index=False)
     read = fcjax.data.load(path, **source).examples

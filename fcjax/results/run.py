@@ -417,7 +417,8 @@ def _values_of(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
     values = []
     for i in order_of(columns, names) if columns else range(len(names)):
         try:
-            numbers = pd.to_numeric(frame.iloc[:, i])
+            column: Any = frame.iloc[:, i]
+            numbers: Any = pd.to_numeric(column)
         except (ValueError, TypeError):
             raise ValueError(
                 f"has values that are not numbers in column {names[i]}; accepted are "
