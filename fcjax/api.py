@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from fcjax import data
 from fcjax.data import Dataset, Partition
 from fcjax.data.dataset import (
     Scale,
+    about,
     client_numbers,
     images_or_vectors,
     pixels,
@@ -103,6 +104,13 @@ def run(
     if len({m.full_name() for m in methods}) < len(methods):
         raise ValueError(
             "methods must have different names, because each has its own results folder"
+        )
+    if isinstance(clients, str):
+        raise ValueError(
+            f"clients must have one id per example, got the text {clients!r}; for a "
+            f"column of a DataFrame use clients=x[{clients!r}] and "
+            f"x.drop(columns={clients!r}), or pass data.from_frame(x, "
+            f"client_column={clients!r}) as x"
         )
     split, dataset, natural = split or Split(), None, None
     name = x if isinstance(x, str | Path) else ARRAY
@@ -238,7 +246,17 @@ def dataset_of(x: Any, scale: Scale = "minmax") -> Dataset:
         ValueError: the shape or the values are not accepted.
     """
     if isinstance(x, pd.DataFrame):
-        return data.from_frame(x, labels=False, keep_index=True, scale_columns=scale)
+        try:
+            return data.from_frame(
+                x, labels=False, keep_index=True, scale_columns=scale
+            )
+        except ValueError as error:
+            if "`" not in str(error):  # It names no setting.
+                raise
+            raise ValueError(
+                f"{error}. These are arguments of data.from_frame, whose result can be "
+                "passed as x; x.drop(columns=[...]) also leaves columns out"
+            ) from None
     with about("x"):
         values = images_or_vectors(np.asarray(x), None)
         if values.ndim == 2:
@@ -274,25 +292,6 @@ def ids(clients: Any, num_examples: int) -> np.ndarray:
     named = values if is_number else values.astype(str)
     with about("clients"):
         return client_numbers(np.where(missing, -1 if is_number else "", named))[0]
-
-
-@contextlib.contextmanager
-def about(name: str) -> Iterator[None]:
-    """Adds the name of an argument to the beginning of a ValueError in the block.
-
-    Args:
-        name: the name of the argument.
-
-    Yields:
-        None: while the block runs.
-
-    Raises:
-        ValueError: the error of the block, with the name.
-    """
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{name} {error}") from None
 
 
 def _ids_of(partition: Partition, num_examples: int) -> np.ndarray:

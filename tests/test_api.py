@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 import fcjax
 from fcjax.methods import CCFC, FFCM, FedU, KFed, KMeans
 from fcjax.methods.base import Problem
+from fcjax.results import exported
 
 X, Y = load_iris(return_X_y=True)
 SITE = np.random.default_rng(0).choice(["north", "south", "west"], len(X))
@@ -50,8 +51,6 @@ def test_a_fitted_run_holds_what_was_found(fitted):
 
 
 def test_a_model_is_saved_and_read(fitted, tmp_path):
-    from fcjax.results import exported
-
     fitted.save(tmp_path / "model.npz")
     model = exported.read(tmp_path / "model.npz")
     x = ((X - model.scaling.low) / model.scaling.span).astype(np.float32)
@@ -175,7 +174,17 @@ def test_a_partition_gives_what_the_command_gives_at_its_heterogeneity():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: KFed().fit(X), "num_clusters|clusters"),
+        (lambda: KFed().fit(X), "^`num_clusters` is required for data without labels$"),
+        (
+            lambda: KFed().fit(
+                pd.DataFrame({"site": SITE}), clients="site", num_clusters=3
+            ),
+            r"clients=x\['site'\] and x.drop\(columns='site'\), or pass data.from_fr",
+        ),
+        (
+            lambda: KFed().fit(pd.DataFrame({"a": SITE}), num_clusters=3),
+            r"`drop_columns`.* arguments of data.from_frame.* x.drop\(columns=\[...",
+        ),
         (lambda: KFed().fit(X, clients=SITE[:9], num_clusters=3), "one id per example"),
         (
             lambda: KFed().fit(X, clients=[None] * 150, num_clusters=3),
@@ -246,7 +255,7 @@ def test_a_folder_of_an_array_embeds_what_it_is_given(tmp_path):
     opened = fcjax.open(tmp_path)[0]
     np.testing.assert_array_equal(made.embedding_, opened.transform(X))
     np.testing.assert_array_equal(made.labels_, opened.predict(X))
-    with pytest.raises(ValueError, match="pass it to transform"):
+    with pytest.raises(ValueError, match="the folder does not store; use the results"):
         _ = opened.embedding_
 
 
@@ -264,3 +273,98 @@ def test_a_method_builds_its_algorithm():
     assert [(x.name, x.num_rounds) for x in stages] == expected
     with pytest.raises(ValueError, match="latent_size takes one value"):
         CCFC(latent_size=[4, 8]).build(problem)
+
+
+@pytest.fixture(scope="module")
+def of_table():
+    """A table of named columns on unlike scales, and a run on it."""
+    table = pd.DataFrame(X * [1, 10, 100, 1000], columns=["a", "b", "c", "d"])
+    table["site"] = SITE
+    dataset = fcjax.data.from_frame(table, client_column="site")
+    method = KFed(inherit=False, unit_length=False)
+    return table, method.fit(dataset, num_clusters=3, seed=0)
+
+
+def test_columns_of_a_table_are_found_by_their_names(of_table, tmp_path):
+    table, run = of_table
+    order = ["d", "site", "b", "a", "c"]  # site is no feature and is ignored
+    np.testing.assert_array_equal(run.predict(table[order]), run.labels_)
+    np.testing.assert_array_equal(run.transform(table[order]), run.embedding_)
+    values = table[["a", "b", "c", "d"]]
+    np.testing.assert_array_equal(run.predict(values.to_numpy()), run.labels_)
+    with pytest.raises(ValueError, match="x has no column 'b', but the model was"):
+        run.predict(values.rename(columns={"b": "other"}))
+    with pytest.raises(ValueError, match="x has several columns 'a'"):
+        run.predict(pd.concat([values, values[["a"]]], axis=1))
+    # The names are in the file of the model, too.
+    values.to_csv(tmp_path / "table.csv", index=False)
+    path = tmp_path / "table.csv"
+    source = {"labels": False, "scaling": run.model.scaling}
+    run.save(tmp_path / "model.npz")
+    scaling = exported.read(tmp_path / "model.npz").scaling
+    assert scaling is not None
+    assert scaling.columns == ("a", "b", "c", "d")
+    values[["c", "a", "d", "b"]].to_csv(path, index=False)
+    read = fcjax.data.load(path, **source).examples
+    np.testing.assert_allclose(read, run.dataset.examples, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("call", ["predict", "transform"])
+def test_new_examples_with_a_value_that_is_not_finite_are_refused(
+    value, call, of_table, fitted
+):
+    table, run = of_table
+    table = table.copy()
+    table.loc[7, "c"] = value
+    message = "^x has a NaN or infinite value in column {} of example 8 of 150; all "
+    with pytest.raises(ValueError, match=message.format("c")):
+        getattr(run, call)(table)
+    x = X.copy()
+    x[7, 2] = value
+    with pytest.raises(ValueError, match=message.format(3)):
+        getattr(fitted, call)(x)
+
+
+def test_new_images_that_are_not_finite_are_refused():
+    digits = fcjax.data.stratified_subset(fcjax.data.load("digits"), 200)
+    run = KFed(inherit=False).fit(digits.examples, num_clusters=10)
+    x = digits.examples / 255
+    x[3, 1, 1] = np.nan
+    with pytest.raises(ValueError, match=r"^x has a NaN .* value of example 4 of 200"):
+        run.predict(x)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (fcjax.data.from_frame(pd.DataFrame(X)), "^x is a Dataset, whose values are"),
+        (X[0], r"^x must have shape \[n, F\], got \(4,\)"),
+        (X[:, :3], "^x has 3 columns, but the model was trained on 4"),
+        (pd.DataFrame({"a": ["no"]}), "^x has values that are not numbers in column a"),
+    ],
+)
+def test_new_examples_of_a_wrong_kind_get_one_line(x, message, fitted):
+    with pytest.raises(ValueError, match=message) as error:
+        fitted.predict(x)
+    assert "\n" not in str(error.value)
+
+
+def test_results_and_runs_say_what_they_hold():
+    method = KFed(local_clusters=2)
+    some = fcjax.run(method, X, clients=SITE, num_clusters=[2, 3], seeds=2)
+    expected = "k-fed on array; clusters 2, 3; seed 0, 1; scores silhouette, input_sil"
+    assert repr(some).startswith(f"<Results of 4 runs: {expected}")
+    one = some.run(num_clusters=3, seed=1)
+    assert one.row["clusters"] == 3
+    scores = "silhouette {silhouette:.3f}, input_silhouette {input_silhouette:.3f}"
+    start = "<Run k-fed natural 1, clusters 3, seed 1 on array: "
+    assert repr(one) == start + scores.format(**one.row) + ">"
+
+
+def test_methods_without_labels_are_compared_on_the_raw_examples():
+    some = fcjax.run(METHODS, X, num_clusters=3)
+    table = some.summary()
+    column = "input_silhouette"
+    assert table[column].tolist() == some.runs[column].tolist()
+    assert table.columns.tolist() == ["silhouette", column, "seeds"]

@@ -603,7 +603,8 @@ class Predict:
     """Results folder of the run."""
     dataset: str
     """The new examples: digits, a TFDS data set or a path. Labels are not used. The
-    class column of a table is no feature, unless --no-labels is given."""
+    class column of a table is no feature, unless --no-labels is given. Values are in
+    their original units, before any scaling; columns are found by their names."""
     image_shape: Annotated[tuple[int, ...], shown("feature vectors")] = ()
     """Height, width and, for colour, channels of images that are rows of a table."""
     resize: Annotated[int | None, shown("as in the run")] = None
@@ -619,7 +620,8 @@ class Predict:
     drop_columns: Annotated[tuple[str, ...] | None, shown("as in the run")] = None
     """Columns of a table that are not used. The flag without a name keeps all."""
     missing: Literal["refuse", "drop"] = "refuse"
-    """Missing values of a table: stop with an error, or drop their examples."""
+    """Missing values of a table: stop with an error, or drop their examples. The run
+    does not store the medians of its training data, so median is not accepted."""
     data_dir: DataDir = None
     """Folder of the prepared TFDS data sets."""
     where: Annotated[Conditions, shown("the only run")] = ()

@@ -34,6 +34,8 @@ class Scaling(NamedTuple):
     span: np.ndarray
     """The maximum minus the minimum of each column, [F]; the standard deviation, or 1,
     for other scales; 1 for a constant column."""
+    columns: tuple[str, ...] = ()
+    """The name of each column, [F], of a table with a header; () without names."""
 
 
 class Dataset(NamedTuple):
@@ -179,6 +181,8 @@ class Content(NamedTuple):
     """[P] the client of each example, if the file has clients."""
     names: np.ndarray | None = None
     """[P] the name of each example, see `Dataset`."""
+    columns: tuple[str, ...] = ()
+    """The name of each feature of a table with a header; () without names."""
 
 
 @contextlib.contextmanager
@@ -214,6 +218,25 @@ def name_errors(name: str) -> Iterator[None]:
     except ValueError as error:
         line = " ".join(str(error).split())
         raise ValueError(printable(f"dataset {name or repr(name)} {line}")) from error
+
+
+@contextlib.contextmanager
+def about(name: str) -> Iterator[None]:
+    """Adds the name of an argument to the beginning of a ValueError in the block.
+
+    Args:
+      name: the name of the argument.
+
+    Yields:
+      None: while the block runs.
+
+    Raises:
+      ValueError: the error of the block, with the name.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
 
 
 # --- Conversion
@@ -471,6 +494,35 @@ def scaling_of(vectors: np.ndarray, scale: Scale) -> tuple[Scaling, list[str]]:
     if constant.any():
         notes.append(f"{counted(int(constant.sum()), 'constant column')} set to 0")
     return scaling, notes
+
+
+def order_of(columns: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Finds the columns of the training data of a model in a table, by their names.
+
+    Args:
+      columns: the names of the columns of the training data.
+      names: the names of the columns of the table, in any order.
+
+    Returns:
+      The index in `names` of each column.
+
+    Raises:
+      ValueError: a column is missing, or two columns have its name.
+
+    Examples:
+      >>> order_of(["age", "weight"], ["weight", "site", "age"])
+      [2, 0]
+    """
+    index = {name: i for i, name in enumerate(names)}
+    for column in columns:
+        if column not in index:
+            raise ValueError(
+                f"has no column {column!r}, but the model was trained on it; give the "
+                "same columns"
+            )
+        if list(names).count(column) > 1:
+            raise ValueError(f"has several columns {column!r}; rename or drop them")
+    return [index[column] for column in columns]
 
 
 def chunks(values: np.ndarray) -> list[slice]:

@@ -345,7 +345,7 @@ def convert(
     Raises:
       ValueError: the values have a wrong shape or type.
     """
-    values, labels, notes, clients, names = content
+    values, labels, notes, clients, names, columns = content
     examples = dataset.images_or_vectors(values, source.image_shape or None)
     del values, content
     if examples.ndim == 4:
@@ -359,9 +359,13 @@ def convert(
             "if the rows are images"
         )
     else:
+        if scaling is not None and scaling.columns and columns:
+            examples = examples[:, dataset.order_of(scaling.columns, columns)]
+        is_model = scaling is not None
         examples, more, scaling = dataset.scaled(
             examples, source.scale_columns, scaling
         )
+        scaling = scaling if is_model else scaling._replace(columns=columns)
     if labels is not None:
         labels, label_notes = dataset.classes(labels)
         more += label_notes

@@ -224,11 +224,11 @@ class Split:
         if self.clusters:
             return as_tuple(self.clusters)
         if dataset.labels is None:
-            raise ValueError("`clusters` is required for data without labels")
+            raise ValueError("`num_clusters` is required for data without labels")
         num_classes = len(np.unique(dataset.labels))
         if num_classes < 2:
             raise ValueError(
-                "`clusters` is required, because all examples of "
+                "`num_clusters` is required, because all examples of "
                 f"{dataset.name} have the same class"
             )
         return (num_classes,)

@@ -104,11 +104,15 @@ def content_of(
     kept, more = _fill(blocks, own, labels, source)
     notes += more
     values = np.concatenate(blocks, axis=1)
+    # Columns without a header have numbers in place of names, and `one_hot` gives a
+    # text several columns.
+    has_names = list(names) != numbered(len(names)) and values.shape[1] == len(own)
+    columns = tuple(own) if has_names else ()
     if kept.all():
-        return Content(values, labels, notes, clients)
+        return Content(values, labels, notes, clients, columns=columns)
     labels, clients = (None if x is None else x[kept] for x in (labels, clients))
     rows = np.flatnonzero(kept).astype(str)
-    return Content(values[kept], labels, notes, clients, rows)
+    return Content(values[kept], labels, notes, clients, rows, columns)
 
 
 def is_guess(name: str, source: Source) -> bool:
@@ -444,7 +448,7 @@ def _fill(
             f"has {counted(count, 'missing value')} in {with_gap.sum()} of "
             f"{counted(len(gone), 'example')}, the first in column {first}, example "
             f"{row + 1}; `missing` can be refuse (the default), drop (leave these "
-            "examples out) or median (use the median of the column)"
+            "examples out) or, in training only, median (use the median of the column)"
         )
     for i in holes:
         if gone[:, i].all():

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 
 from fcjax.data import Scaling
 from fcjax.data.augment import to_float
+from fcjax.data.dataset import chunks
 from fcjax.types import FederatedClustering, Federation, PyTree, State
 
 BATCH = 256
@@ -188,9 +189,15 @@ def to_arrays(
     return {
         "program": np.frombuffer(program.serialized, np.uint8),
         "centers": centers,
-        **({} if scaling is None else scaling._asdict()),
+        **({} if scaling is None else _arrays_of(scaling)),
         **{WEIGHTS + name: np.asarray(weights[name]) for name in program.paths},
     }
+
+
+def _arrays_of(scaling: Scaling) -> dict[str, np.ndarray]:
+    """Returns the arrays of a scaling; the names of the columns only if they exist."""
+    arrays = {"low": scaling.low, "span": scaling.span}
+    return arrays | ({"columns": np.array(scaling.columns)} if scaling.columns else {})
 
 
 def read(model: Path | Mapping[str, np.ndarray]) -> ExportedModel:
@@ -216,8 +223,11 @@ def read(model: Path | Mapping[str, np.ndarray]) -> ExportedModel:
             for name, x in arrays.items()
             if name.startswith(WEIGHTS)
         }
-        is_scaled = "low" in arrays
-        scaling = Scaling(arrays["low"], arrays["span"]) if is_scaled else None
+        scaling = None
+        if "low" in arrays:
+            # Files of arrays and of an older fcjax have no names of columns.
+            columns = tuple(map(str, arrays.get("columns", ())))
+            scaling = Scaling(arrays["low"], arrays["span"], columns)
         run = partial(apply, jax.device_put(weights))
         return ExportedModel(run, weights, arrays["centers"], shape, scaling)
     except Exception as error:  # zip, NumPy and flatbuffers have no common type
@@ -242,13 +252,15 @@ def predict(model: ExportedModel, examples: np.ndarray) -> Prediction:
         Embeddings, clusters and distances, in the order of the examples.
 
     Raises:
-        ValueError: the shape of an example differs from that of the training data.
+        ValueError: the shape of an example differs from that of the training data, or
+            a value is NaN or infinite.
     """
     if examples.shape[1:] != model.shape:
         raise ValueError(
             f"examples of shape {examples.shape[1:]} do not fit a model for examples "
             f"of shape {model.shape}"
         )
+    _check_finite(model, examples)
     embedding, clusters, distances = [], [], []
     for start in range(0, len(examples), BATCH):
         indices = np.arange(start, min(start + BATCH, len(examples)))
@@ -258,6 +270,27 @@ def predict(model: ExportedModel, examples: np.ndarray) -> Prediction:
         clusters.append(cluster)
         distances.append(np.linalg.norm(z[:, None] - model.centers, axis=-1))
     return Prediction(*map(np.concatenate, (embedding, clusters, distances)))
+
+
+def _check_finite(model: ExportedModel, examples: np.ndarray) -> None:
+    """Raises ValueError if a value is NaN or infinite: its cluster would mean nothing.
+
+    The line names the first such example and, for feature vectors, its column.
+    """
+    for rows in chunks(examples) if examples.dtype.kind == "f" else ():
+        wrong = np.argwhere(~np.isfinite(examples[rows]))
+        if not len(wrong):
+            continue
+        first, place = rows.start + int(wrong[0, 0]), ""
+        if model.scaling is not None:
+            column = int(wrong[0, 1])
+            names = model.scaling.columns
+            place = f" in column {names[column] if names else column + 1}"
+        raise ValueError(
+            f"x has a NaN or infinite value{place} of example {first + 1} of "
+            f"{len(examples)}; all values must be finite, so replace them or remove "
+            "their examples"
+        )
 
 
 def cluster_centers(

@@ -19,7 +19,7 @@ from fcjax.results import (
     store,
     tables,
 )
-from fcjax.results.run import Run
+from fcjax.results.run import Run, main_scores
 from fcjax.results.selection import Criterion, Ensemble, Suggestion
 from fcjax.results.store import Folder
 
@@ -42,6 +42,8 @@ class Results:
         >>> results.runs[["method", "p", "seed", "status"]]
               method     p  seed status
         0  spherical  0.25     0     ok
+        >>> results
+        <Results of 1 run: spherical on rows; scores nmi, acc>
     """
 
     def __init__(self, folders: Sequence[Folder]):
@@ -55,6 +57,27 @@ class Results:
     def folders(self) -> list[Folder]:
         """The results folders, or grids in memory, of the runs."""
         return list(dict.fromkeys(run.folder for run in self._runs))
+
+    def __repr__(self) -> str:
+        """Returns methods, data set, swept settings and scores in one line."""
+        if not self._runs:
+            return "<Results: no runs>"
+        axes = dict.fromkeys(
+            name for x in self.folders for name in [*x.settings, "seed"]
+        )
+        swept = {
+            name: dict.fromkeys(run.row[name] for run in self._runs if name in run.row)
+            for name in axes
+        }
+        parts = [
+            f"{name} {', '.join(f'{value:g}' for value in values)}"
+            for name, values in swept.items()
+            if len(values) > 1
+        ]
+        scores = dict.fromkeys(name for run in self._runs for name in main_scores(run))
+        number = f"{len(self)} run{'s' * (len(self) > 1)}"
+        parts.append(f"scores {', '.join(scores) or 'none'}")
+        return f"<Results of {number}: {self._title}; {'; '.join(parts)}>"
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -88,7 +111,8 @@ class Results:
         """Returns the runs with the given values of settings or of `method`.
 
         Args:
-            **params: values by setting, such as p=0.25 or method="ccfc".
+            **params: values by setting, such as p=0.25, num_clusters=10 or
+                method="ccfc".
 
         Returns:
             The runs that have all values.
@@ -100,6 +124,8 @@ class Results:
         def has(run: Run, name: str, value: Any) -> bool:
             if name == "method":
                 return run.folder.config["method"] == value
+            # The column of `num_clusters` has the name of its flag.
+            name = "clusters" if name == "num_clusters" else name
             return name in run.folder.columns and bool(np.isclose(run.row[name], value))
 
         runs = [
@@ -153,7 +179,9 @@ class Results:
         by = ["method", *by]
         rows = [run.row for run in self._runs]
         labelled = any(row["nmi"] is not None for row in rows)
-        names = ("nmi", "acc", "kappa") if labelled else ("silhouette",)
+        # The silhouette of the embedding cannot be compared between methods.
+        unlabelled = ("silhouette", "input_silhouette")
+        names = ("nmi", "acc", "kappa") if labelled else unlabelled
         # The methods may have different axes.
         rows = [{**dict.fromkeys(by), **row} for row in rows]
         summary = tables.summarize(rows, by=by, values=names)

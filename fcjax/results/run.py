@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 import fcjax
 from fcjax import metrics
 from fcjax.data import Dataset, Scaling
-from fcjax.data.dataset import pixels, scaled
+from fcjax.data.dataset import about, order_of, pixels, scaled
 from fcjax.results import drawing, exported, leakage, probing, store
 from fcjax.results.store import Folder, Row
 
@@ -42,11 +42,19 @@ class Run:
         >>> run = fcjax.open("runs/spherical")[0]
         >>> run.labels_.shape, run.embedding_.shape
         ((60,), (60, 2))
+        >>> run
+        <Run spherical p 0.25, seed 0 on rows: nmi 1.000, acc 1.000>
     """
 
     def __init__(self, folder: Folder, row: Row):
         self.folder, self.row = folder, row
         self.params = {name: row[name] for name in folder.names}
+
+    def __repr__(self) -> str:
+        """Returns method, data set, settings and scores in one line."""
+        shown = [f"{name} {value:.3f}" for name, value in main_scores(self).items()]
+        text = f"{self.name} on {self.row['dataset']}: {', '.join(shown) or 'no score'}"
+        return f"<Run {text}>"
 
     @property
     def result(self) -> pd.Series:
@@ -106,7 +114,8 @@ class Run:
 
         Raises:
             ValueError: the clients have no common model, or the data set was an array
-                and the folder was opened later. In the second case use `transform`.
+                and the folder was opened later. In the second case, pass the array to
+                `transform`.
         """
         model = self.model
         return exported.predict(model, self.dataset.examples).embedding
@@ -155,14 +164,30 @@ class Run:
         """Returns the clusters of new examples.
 
         Args:
-            x: [n, ...] examples with the shape and the scale of the data set of the
-                run.
+            x: [n, ...] examples in their original units, as in the file, array or
+                DataFrame of the training, before any scaling. The run scales them as
+                its training data. The columns of a DataFrame are found by their names
+                if the run was trained on a table with names; other columns are
+                ignored. All other columns must be in the order of the training. A
+                `Dataset` is refused, because its values are scaled already.
 
         Returns:
             The clusters, int [n].
 
         Raises:
-            ValueError: the clients have no common model, or the shape differs.
+            ValueError: the clients have no common model, the shape or a column differs,
+                or a value is missing, NaN or infinite.
+
+        Examples:
+            >>> import pandas as pd
+            >>> from fcjax.methods import ExactKMeans
+            >>> x = pd.DataFrame({"age": [30, 31, 70, 72], "kg": [50, 51, 80, 80]})
+            >>> site = ["north", "south", "north", "south"]
+            >>> method = ExactKMeans(unit_length=False)
+            >>> run = method.fit(x, clients=site, num_clusters=2)
+            >>> new = pd.DataFrame({"kg": [49, 82], "age": [29, 75]})
+            >>> (run.predict(new) == run.labels_[[0, 2]]).tolist()
+            [True, True]
         """
         return exported.predict(self.model, self._like(x)).clusters
 
@@ -170,23 +195,35 @@ class Run:
         """Returns the embedding of new examples.
 
         Args:
-            x: [n, ...] examples with the shape and the scale of the data set of the
-                run.
+            x: [n, ...] examples in their original units, before any scaling, see
+                `predict`.
 
         Returns:
             The embedding, float [n, D].
 
         Raises:
-            ValueError: the clients have no common model, or the shape differs.
+            ValueError: the clients have no common model, the shape or a column differs,
+                or a value is missing, NaN or infinite.
         """
         return exported.predict(self.model, self._like(x)).embedding
 
     def _like(self, x: Any) -> np.ndarray:
         """Returns new examples in the format of the model."""
-        x, model = np.asarray(x), self.model
-        if model.scaling is not None:
-            return scaled(x, scaling=model.scaling)[0]
-        return pixels(x[..., None] if x.ndim == len(model.shape) else x)[0]
+        if isinstance(x, Dataset):
+            raise ValueError(
+                "x is a Dataset, whose values are scaled already; pass the array or "
+                "DataFrame in its original units"
+            )
+        model = self.model
+        with about("x"):
+            if isinstance(x, pd.DataFrame):
+                x = _values_of(x, model.scaling.columns if model.scaling else ())
+            x = np.asarray(x)
+            if model.scaling is not None:
+                if x.ndim != 2:
+                    raise ValueError(f"must have shape [n, F], got {x.shape}")
+                return scaled(x, scaling=model.scaling)[0]
+            return pixels(x[..., None] if x.ndim == len(model.shape) else x)[0]
 
     def scores(self, y: Any) -> dict[str, float]:
         """Returns the scores of the clusters against true labels.
@@ -372,6 +409,40 @@ class Run:
             ValueError: the clients have no common model.
         """
         self.folder.save_model(self.params, Path(path))
+
+
+def _values_of(frame: pd.DataFrame, columns: Sequence[str]) -> np.ndarray:
+    """Returns the columns of the training; all columns if they have no names."""
+    names = [str(name).strip() for name in frame.columns]
+    values = []
+    for i in order_of(columns, names) if columns else range(len(names)):
+        try:
+            column: Any = frame.iloc[:, i]
+            numbers: Any = pd.to_numeric(column)
+        except (ValueError, TypeError):
+            raise ValueError(
+                f"has values that are not numbers in column {names[i]}; accepted are "
+                "numbers"
+            ) from None
+        values.append(numbers.to_numpy(np.float64, na_value=np.nan))
+    return np.column_stack(values)
+
+
+def main_scores(run: Run) -> dict[str, float]:
+    """Returns the scores of a run that are shown first.
+
+    Args:
+        run: the run.
+
+    Returns:
+        NMI and ACC by name for data with labels, otherwise the silhouettes in the
+        embedding and on the raw examples. Scores that the run lacks are left out.
+    """
+    for names in (("nmi", "acc"), ("silhouette", "input_silhouette")):
+        scores = {name: run.row.get(name) for name in names}
+        if found := {name: x for name, x in scores.items() if x is not None}:
+            return found
+    return {}
 
 
 class ScoredExamples:

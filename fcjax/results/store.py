@@ -524,7 +524,12 @@ class Folder:
         """
         source, dataset = self.source(), self.dataset
         if dataset is None and source.dataset == ARRAY:
-            raise ValueError("the folder does not hold the array: pass it to transform")
+            raise ValueError(
+                f"the data of {self.directory} was an array or a DataFrame, which the "
+                "folder does not store; use the results of fcjax.run with the same "
+                "arguments, which reuses finished runs, or save the data to a file and "
+                "train from its path"
+            )
         if dataset is None:
             dataset = load(source)
         return Examples(dataset, example_names(dataset))
