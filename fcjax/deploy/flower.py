@@ -262,7 +262,8 @@ class LocalSite:
             )
         x = self.dataset.examples
         if self._is_scaled:
-            x, _, _ = scaled(x, scaling=Scaling(*columns))
+            low, span = columns
+            x, _, _ = scaled(x, scaling=Scaling(low, span))
         return Site(self.plan, self.number, x, self._load(str(request["federation"])))
 
     @property
@@ -319,8 +320,9 @@ def merged(each: Sequence[Sequence[np.ndarray]], num_features: int) -> Scaling:
     Examples:
         >>> sites = [statistics(np.array([[1.0], [3.0]]), "minmax")]
         >>> sites += [statistics(np.array([[5.0]]), "minmax")]
-        >>> merged(sites, 1)
-        Scaling(low=array([1.]), span=array([4.]))
+        >>> scaling = merged(sites, 1)
+        >>> print(scaling.low, scaling.span)
+        [1.] [4.]
     """
     if not each[0]:
         return Scaling(np.zeros(num_features), np.ones(num_features))
@@ -450,7 +452,8 @@ class Federation:
         outcome = Outcome(self.content, self.out)
         statistics = self.gather_sites()
         if len(self.plan.shape) == 1:
-            self.columns = [*merged([*statistics.values()], *self.plan.shape)]
+            scaling = merged([*statistics.values()], *self.plan.shape)
+            self.columns = [scaling.low, scaling.span]
         server = Server(self.plan, max(self.examples.values()), at_least=self.at_least)
         start = outcome.resume(server.program, self.federation)
         if start is not None:

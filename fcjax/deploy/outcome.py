@@ -253,7 +253,7 @@ class Outcome:
             plan.build, plan.hyper, state, shape=plan.shape, num_clusters=plan.clusters
         )
         weights = exported.select_weights(model, plan.hyper, state)
-        scaling = Scaling(*columns) if columns else None
+        scaling = Scaling(columns[0], columns[1]) if columns else None
         weights = {name: np.asarray(x) for name, x in weights.items()}
         folder.add_model(point, model, weights, centers, scaling)
         scores = scores_of(tallies)
