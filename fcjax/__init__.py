@@ -37,7 +37,7 @@ __all__ = [
     "open",
     "run",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 LAZY = {
     **dict.fromkeys(("fit", "open", "run"), "fcjax.api"),

@@ -309,6 +309,15 @@ def test_columns_of_a_table_are_found_by_their_names(of_table, tmp_path):
     np.testing.assert_allclose(read, run.dataset.examples, atol=1e-6)
 
 
+def test_columns_with_the_same_name_stay_by_position(of_table):
+    table, _ = of_table
+    twice = table[["a", "b"]].set_axis(["a", "a"], axis=1)
+    method = KFed(inherit=False, unit_length=False)
+    run = method.fit(twice, clients=SITE, num_clusters=3)
+    assert run.model.scaling.columns == ()
+    np.testing.assert_array_equal(run.predict(twice), run.labels_)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("call", ["predict", "transform"])
 def test_new_examples_with_a_value_that_is_not_finite_are_refused(

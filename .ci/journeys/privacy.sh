@@ -28,15 +28,17 @@ assert abs(delta / row["delta"] - 1) < 1e-3
 assert np.isnan(run.model.centers).all()  # no mean without noise
 P
 
-refused() {
-  if "$@" > "$out/said" 2>&1; then echo "not refused: $*"; exit 1; fi
+refused() {  # REASON COMMAND: one line with the reason, and the status of a wrong command.
+  local reason=$1 status=0; shift
+  "$@" > "$out/said" 2>&1 || status=$?
   tail -1 "$out/said"
+  [ "$status" = 2 ] && tail -1 "$out/said" | grep -q "error:.*$reason" || { echo "not refused: $*"; exit 1; }
 }
-refused fcjax baselines --methods k-fed --epsilon 1
-refused fcjax ccfc --epsilon 1 --privacy-unit examples
-refused fcjax baselines --methods exact-km --epsilon 0
-refused fcjax privacy "$out/private/exact-km"
-refused fcjax deploy "$out/private/exact-km" --to "$out/federation"
+refused "no bounded part" fcjax baselines --methods k-fed --epsilon 1
+refused "no gradient belongs" fcjax ccfc --epsilon 1 --privacy-unit examples
+refused "must be finite and above 0" fcjax baselines --methods exact-km --epsilon 0
+refused "epsilon" fcjax privacy "$out/private/exact-km"
+refused "seed of the noise" fcjax deploy "$out/private/exact-km" --to "$out/federation"
 
 fcjax baselines --methods k-fed --clients 20 --p 0.25 --limit 1000 --keep-uploads --no-plot --out "$out/open"
 fcjax privacy "$out/open/k-fed"

@@ -456,7 +456,8 @@ class Export:
       config.json          the configuration with the settings of this run
       embeddings.npz       embedding [P, D], cluster [P], client [P] (-1: no client) and
                            label [P] in the order of the data set; centers [K, D], the
-                           mean embedding of each cluster (NaN: empty cluster)
+                           mean embedding of each cluster (NaN: empty cluster, or
+                           a private run)
       assignments.csv      example (file or row), client, cluster, and distance to the
                            center of the cluster
 
@@ -630,7 +631,8 @@ class Predict:
         None
     )
     """The table to write. Its columns are the example, its cluster, and its distance in
-    the embedding to the center of this cluster and of each cluster."""
+    the embedding to the center of this cluster and of each cluster. Distances are nan
+    for empty clusters and in private runs."""
 
     def __call__(self) -> None:
         """Writes the table and prints its path."""

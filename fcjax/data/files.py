@@ -360,7 +360,12 @@ def convert(
         )
     else:
         if scaling is not None and scaling.columns and columns:
-            examples = examples[:, dataset.order_of(scaling.columns, columns)]
+            try:
+                order = dataset.order_of(scaling.columns, columns)
+            except ValueError as error:
+                hint = "; if the table has no class column, use `labels=False`"
+                raise ValueError(f"{error}{hint if source.labels else ''}") from None
+            examples = examples[:, order]
         is_model = scaling is not None
         examples, more, scaling = dataset.scaled(
             examples, source.scale_columns, scaling

@@ -107,7 +107,7 @@ def content_of(
     # Columns without a header have numbers in place of names, and `one_hot` gives a
     # text several columns.
     has_names = list(names) != numbered(len(names)) and values.shape[1] == len(own)
-    columns = tuple(own) if has_names else ()
+    columns = tuple(own) if has_names and len({*own}) == len(own) else ()
     if kept.all():
         return Content(values, labels, notes, clients, columns=columns)
     labels, clients = (None if x is None else x[kept] for x in (labels, clients))
@@ -448,7 +448,7 @@ def _fill(
             f"has {counted(count, 'missing value')} in {with_gap.sum()} of "
             f"{counted(len(gone), 'example')}, the first in column {first}, example "
             f"{row + 1}; `missing` can be refuse (the default), drop (leave these "
-            "examples out) or, in training only, median (use the median of the column)"
+            "examples out) or median (in training only: the median of the column)"
         )
     for i in holes:
         if gone[:, i].all():

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
+import pandas as pd
 from jaxtyping import Int
 from PIL import Image
 
@@ -501,7 +502,8 @@ def scores(folder: Folder, row: Mapping[str, Any]) -> dict[str, Any]:
         settings that are otherwise those of the run.
     """
     by = varied(folder) or ["clusters"]
-    names = [name for name in TITLES if row.get(name) is not None]
+    # A collapsed run has no silhouette: None, or NaN before its folder is read.
+    names = [name for name in TITLES if pd.notna(row.get(name))]
     runs = [{**r, "runs": 1, "occupied": occupied(folder, r)} for r in folder.rows]
     summary = tables.summarize(runs, by=by, values=["runs", "occupied", *names])
     lines = summary.reset_index().to_dict("records")

@@ -66,7 +66,9 @@ class Results:
             name for x in self.folders for name in [*x.settings, "seed"]
         )
         swept = {
-            name: dict.fromkeys(run.row[name] for run in self._runs if name in run.row)
+            name: dict.fromkeys(
+                value for x in self._runs if (value := x.row.get(name)) is not None
+            )
             for name in axes
         }
         parts = [

@@ -114,8 +114,8 @@ class Run:
 
         Raises:
             ValueError: the clients have no common model, or the data set was an array
-                and the folder was opened later. In the second case, pass the array to
-                `transform`.
+                and the folder was opened later. In the second case, `transform` embeds
+                the array.
         """
         model = self.model
         return exported.predict(model, self.dataset.examples).embedding
@@ -477,6 +477,11 @@ class ScoredExamples:
         self.prediction = None
         if self.model is not None:
             self.prediction = exported.predict(self.model, self.dataset.examples)
+
+    @property
+    def has_centers(self) -> bool:
+        """Whether the model has the means of the clusters. Private runs have none."""
+        return self.model is not None and bool(np.isfinite(self.model.centers).any())
 
     @property
     def num_reassigned(self) -> int:

@@ -528,7 +528,7 @@ class Folder:
                 f"the data of {self.directory} was an array or a DataFrame, which the "
                 "folder does not store; use the results of fcjax.run with the same "
                 "arguments, which reuses finished runs, or save the data to a file and "
-                "train from its path"
+                "train from its path; predict and transform work in any case"
             )
         if dataset is None:
             dataset = load(source)

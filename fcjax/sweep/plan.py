@@ -514,15 +514,18 @@ def guarantee(
     Returns:
         The lines of the guarantee, and one warning per setting that weakens it.
     """
-    privacy, seeds = task.privacy, task.options.seed
+    privacy = task.privacy
     what = {
         "examples": "one example",
         "clients": "one client",
         "clustering": "one example in federated k-means; the network is not private",
     }[unit]
     open_parts = ["scores", "losses", "figures", "reports", "clusters", "embeddings"]
-    if dataset.scaling is not None and task.source.scale_columns != "none":
+    scaling = dataset.scaling
+    if scaling is not None and (scaling.low.any() or (scaling.span != 1).any()):
         open_parts.append("scaling of columns")
+    if privacy.sample_rate < 1:
+        open_parts.append("participants")
     epsilons = as_tuple(privacy.epsilon)
     budgets = " ".join(f"{each:g}" for each in epsilons)
     line = (
@@ -533,13 +536,14 @@ def guarantee(
     if num_runs > 1:
         total = sum(epsilons) * num_runs / len(epsilons)
         lines.append(
-            f"privacy: each run spends its own budget; all {num_runs} runs together "
-            f"spend at most epsilon {total:g}, delta {num_runs * privacy.delta:g}"
+            f"privacy: each run spends its own budget; all {num_runs} runs of "
+            f"{task.method.name} together spend at most epsilon {total:g}, delta "
+            f"{num_runs * privacy.delta:g}"
         )
-    if "seed" not in given(task.options):
+    if 0 in task.options.seed:
         warnings.append(
-            "privacy: everybody who knows the seed can remove the noise, and seed "
-            f"{seeds[0]} is the default; choose a seed and keep it secret"
+            "privacy: everybody who knows the seed can remove the noise, and seed 0 is "
+            "the default; choose other seeds and keep them secret"
         )
     name, number = "examples", len(dataset.examples)
     if unit == "clients":

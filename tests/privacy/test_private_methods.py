@@ -170,6 +170,28 @@ def test_the_model_of_a_private_run_has_no_exact_means():
     assert np.isfinite(ExactKMeans().fit("digits", split=split).model.centers).all()
 
 
+def test_the_report_of_a_private_run_says_what_it_shows(tmp_path):
+    def report(name, **options):
+        split, folder = fcjax.Split(clients=4, p=0), tmp_path / name
+        results = fcjax.run(
+            *(ExactKMeans(), "digits"),
+            split=split,
+            limit=60,
+            out=folder,
+            **options,
+        )
+        results.report(folder / "report")
+        return (folder / "report" / "report.html").read_text()
+
+    private = report("private", privacy=Privacy(epsilon=8))
+    assert "budget of differential privacy does not cover this report" in private
+    assert "in the order of the data set" in private
+    assert "nearest to the center" not in private
+    usual = report("usual")
+    assert "budget of differential privacy" not in usual
+    assert "nearest to the center" in usual
+
+
 def test_what_weakens_a_guarantee_is_said():
     def said(**settings):
         task = Task.of(ExactKMeans(), limit=200, **settings)
@@ -177,7 +199,10 @@ def test_what_weakens_a_guarantee_is_said():
         return prepared.notes, prepared.warnings
 
     notes, warnings = said(epsilon=[1, 2], seed=(3, 4, 5), delta=1e-4)
-    assert "all 6 runs together spend at most epsilon 9, delta 0.0006" in notes[-1]
+    assert (
+        "all 6 runs of exact-km together spend at most epsilon 9, delta 0.0006"
+        in notes[-1]
+    )
     assert not warnings
     _, warnings = said(epsilon=1, delta=1e-3)
     assert "seed 0 is the default" in warnings[0]
