@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
-import pandas as pd
 from jaxtyping import Int
 from PIL import Image
 
@@ -503,7 +502,8 @@ def scores(folder: Folder, row: Mapping[str, Any]) -> dict[str, Any]:
     """
     by = varied(folder) or ["clusters"]
     # A collapsed run has no silhouette: None, or NaN before its folder is read.
-    names = [name for name in TITLES if pd.notna(row.get(name))]
+    values = {name: row.get(name) for name in TITLES}
+    names = [name for name, x in values.items() if x is not None and not np.isnan(x)]
     runs = [{**r, "runs": 1, "occupied": occupied(folder, r)} for r in folder.rows]
     summary = tables.summarize(runs, by=by, values=["runs", "occupied", *names])
     lines = summary.reset_index().to_dict("records")
