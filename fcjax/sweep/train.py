@@ -574,9 +574,11 @@ def finish(
             embedding = None
         else:
             weights = {name: leaf[i] for name, leaf in leaves.items()}
-            centers = centers_of(embedding, run, batch.num_clusters)
-            if task.privacy.epsilon:  # the mean of one example is this example
-                centers = np.full_like(centers, np.nan)
+            if task.privacy.epsilon:  # The mean of one example is this example.
+                shape = batch.num_clusters, embedding.points.shape[1]
+                centers = np.full(shape, np.nan)
+            else:
+                centers = centers_of(embedding, run, batch.num_clusters)
             folder.add_model(run.point, model, weights, centers, dataset.scaling)
         final = score.score_end(
             run,
