@@ -514,6 +514,7 @@ class HowMany:
         """Prints the suggested number and the table, and writes the files."""
         out = self.out or self.runs[0]
         results = gather(self.runs, parse_where(self.where), data_dir=self.data_dir)
+        print("comparing the runs; with many numbers of clusters this takes minutes")
         suggestion = results.how_many(out)
         print(how_many_sentence(suggestion))
         print()
@@ -575,7 +576,8 @@ class Report:
 
     Files in --out:
       report.html      the report
-      assignments.csv  example, client, cluster and distance in the run that is shown
+      assignments.csv  example, client, cluster and distance in the run that is shown;
+                       for data with clients also the client's name
       embeddings.npz   embeddings of this run, as `fcjax export` writes them
     """
 

@@ -206,10 +206,12 @@ def _tree(folder: Path, client_folders: bool) -> Tree:
             f"{counted(num_hidden, 'image')} ignored, because the name of the file or "
             "of its folder begins with a dot"
         )
-    if num_skipped := sum(map(len, visible)) - len(selected):
+    if skipped := sorted({path for paths in visible for path in paths} - {*selected}):
+        names = ", ".join(path.name for path in skipped[:3])
+        names += ", ..." if len(skipped) > 3 else ""
         notes.append(
-            f"{counted(num_skipped, 'file')} skipped: not an image, or in a folder "
-            "that is not read"
+            f"{counted(len(skipped), 'file')} skipped: not an image, or in a folder "
+            f"that is not read ({names})"
         )
     if depth == 0:
         if client_folders:

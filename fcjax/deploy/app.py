@@ -275,7 +275,7 @@ def to_toml(app: App) -> str:
     plan = dataclasses.asdict(app.plan)
     settings = plan.pop("settings")
     sections = {
-        "plan": ("What all parties agree on. All must have the same file.", plan),
+        "plan": ("What all parties agree on. The app brings it to the sites.", plan),
         "settings": (f"The settings of {app.plan.method_class.name}.", settings),
         "source": ("How a site reads its data.", app.source),
         "config": ("The configuration of the results folder.", app.config),

@@ -103,17 +103,18 @@ class Heatmap(NamedTuple):
     its colour, and whether it is outlined."""
 
 
-def write(runs: Ensemble, out: Path) -> Run:
+def write(runs: Ensemble, whole: Ensemble, out: Path) -> Run:
     """Writes the HTML report of the best run, with assignments.csv and embeddings.npz.
 
     Args:
-        runs: the runs of one method.
+        runs: the runs of one method, of which one is shown.
+        whole: all runs of their folder.
         out: folder of the three files; created if it is missing.
 
     Returns:
         The run that the report shows, see `Results.report`.
     """
-    summary = summarize(runs)
+    summary = summarize(runs, whole)
     run = summary.run
     scored = run.scored_examples
     out.mkdir(parents=True, exist_ok=True)
@@ -123,43 +124,51 @@ def write(runs: Ensemble, out: Path) -> Run:
     return run
 
 
-def summarize(runs: Ensemble) -> Summary:
+def summarize(runs: Ensemble, whole: Ensemble) -> Summary:
     """Returns the number of clusters, the run to take, and the confidence, in words.
 
     No answer uses labels.
 
     Args:
-        runs: the runs of one method, with one or several numbers of clusters.
+        runs: the runs of one method, of which one is shown. If they suggest a number of
+            clusters, only runs with this number are compared; if no number stands out,
+            those with the most stable number.
+        whole: all runs of their folder. A user who asks for one run still learns what
+            all runs together say of it.
 
     Returns:
         The answers in words, the chosen run, and the trade-off of each number of
-        clusters. If the runs suggest a number, only runs with this number are compared.
+        clusters.
     """
     number, number_text, trade_off = suggestion_of(runs)
-    if number is not None:
+    candidates = runs
+    if trade_off:
+        if number is None:
+            number = int(max(trade_off, key=lambda k: trade_off[k]))
+            number_text += f" This report shows the most stable number, {number}."
         same = runs.values("clusters") == number
-        runs = runs.take(np.flatnonzero(same).tolist())
-    best, by = choose_run(runs)
-    run = runs.runs[best]
-    settings = [name for name in run.folder.settings if name != "seed"]
-    alike = [
-        i
-        for i, other in enumerate(runs.runs)
-        if all(other.row[name] == run.row[name] for name in settings)
-    ]
+        candidates = runs.take(np.flatnonzero(same).tolist())
+    best, by = choose_run(candidates)
+    run = candidates.runs[best]
     which = "There is one run."
     if by is not None:
         which = f"The run {DESCRIPTIONS[by]}: {run.name}."
-    elif len(runs.runs) > 1:
-        which = f"{run.name}. Of {len(runs.runs)} runs {len(runs.ok)} ended well."
-    if len(runs.by_data_setting) > 1:
+    elif len(candidates.runs) > 1:
+        number_ok = len(candidates.ok)
+        which = f"{run.name}. Of {len(candidates.runs)} runs {number_ok} ended well."
+    elif len(whole.runs) > 1:
+        which = f"{run.name}, which was selected."
+    if len(candidates.by_data_setting) > 1:
         which += (
             " Runs with other heterogeneity, clients or failures were not compared "
             "with this run. Choose among them with --where."
         )
+    if len(whole.runs) > len(runs.runs):
+        _, number_text, trade_off = suggestion_of(alike(run, whole, but=("clusters",)))
     try:
-        voters = runs.take(alike).voters
+        voters = alike(run, whole).voters
         confidence = confidence_text(voters, consensus_of(voters))
+        confidence += ". Runs may agree on wrong clusters, so look at the examples"
     except ValueError as error:
         confidence = f"unknown: {error}"
     text = {
@@ -168,6 +177,27 @@ def summarize(runs: Ensemble) -> Summary:
         "How sure?": sentence(confidence),
     }
     return Summary(text, run, trade_off)
+
+
+def alike(run: Run, runs: Ensemble, but: Collection[str] = ()) -> Ensemble:
+    """Returns the runs that have the settings of one run, except the seed.
+
+    Args:
+        run: one of the runs.
+        runs: the runs of one folder.
+        but: further settings that may differ.
+
+    Returns:
+        The runs.
+    """
+    names = [name for name in run.folder.settings if name not in ("seed", *but)]
+    return runs.take(
+        [
+            i
+            for i, other in enumerate(runs.runs)
+            if all(other.row[name] == run.row[name] for name in names)
+        ]
+    )
 
 
 def sentence(text: str) -> str:
@@ -237,6 +267,34 @@ def clusters_of(
     return [Cluster(f"{kind} {k}", nearest[groups == k]) for k in range(num_clusters)]
 
 
+def members_of(scored: ScoredExamples, *, scope: str) -> Heatmap | None:
+    """Returns the number of examples of each client in each cluster.
+
+    Args:
+        scored: the examples of the run.
+        scope: scope of the method.
+
+    Returns:
+        The table, with the first `MOST_CLIENTS` clients. None if the clients have no
+        common clusters.
+    """
+    groups = scored.communities
+    if groups is None:
+        if scope != "global":
+            return None
+        groups = scored.clusters
+    is_member = (groups >= 0) & (scored.clients >= 0)
+    if not is_member.any():
+        return None
+    clients, names, counts = cross_counts(scored.clients[is_member], groups[is_member])
+    return heatmap(
+        np.array(scored.client_names)[clients[:MOST_CLIENTS]],
+        names,
+        counts[:MOST_CLIENTS],
+        counts / counts.sum(axis=1, keepdims=True),
+    )
+
+
 def render(run: Run, scored: ScoredExamples, out: Path, summary: Summary) -> str:
     """Returns the HTML text of the report.
 
@@ -279,6 +337,8 @@ def render(run: Run, scored: ScoredExamples, out: Path, summary: Summary) -> str
         command=run.command_arguments,
         warnings=warnings(folder, row, scored, sizes),
         clusters=clusters,
+        members=members_of(scored, scope=row["scope"]),
+        num_clients=len(scored.client_names),
         about=partial(about, scored),
         inline=images,
         map=svg,
@@ -307,7 +367,7 @@ def partition_text(row: Mapping[str, Any], rule: str) -> str:
     if rule == "p" and row["p"] == 0:
         return "is random (heterogeneity p 0)"
     if rule == "natural":
-        return "is the natural one of the data set"
+        return "is that of the data: each client has its own examples"
     return f"has {in_words(rule)} {row[rule]:g}"
 
 
@@ -352,7 +412,8 @@ def labelled_parts(run: Run, scored: ScoredExamples) -> dict[str, Any]:
         "curves": curves_of(run.folder),
         "confusion": confusion,
         "partition": heatmap(
-            *(client_names[:MOST_CLIENTS], classes, counts[:MOST_CLIENTS]),
+            *(np.array(scored.client_names)[client_names[:MOST_CLIENTS]], classes),
+            counts[:MOST_CLIENTS],
             counts / max(1, counts.max()),
         ),
         "num_clients": len(client_names),

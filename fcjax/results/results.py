@@ -376,8 +376,10 @@ class Results:
         """Writes the HTML report of the best run.
 
         The report has the scores of all runs and, for the best run, examples of each
-        cluster and a map of the embedding. For data with labels it also has the k-means
-        baseline, the confusion matrix, the partition and the learning curves.
+        cluster, the clients of each cluster, and a map of the embedding. For data with
+        labels it also has the k-means baseline, the confusion matrix, the partition and
+        the learning curves. The number of clusters and the confidence are judged by all
+        runs of the folder, also if only some of them are selected.
 
         Args:
             out: folder for report.html, assignments.csv and embeddings.npz.
@@ -394,7 +396,8 @@ class Results:
                 f"report takes the runs of one folder, got {len(self.folders)} "
                 "folders; select one method with `where`"
             )
-        return html_report.write(self.ensemble(), Path(out))
+        whole = Results(self.folders).ensemble()
+        return html_report.write(self.ensemble(), whole, Path(out))
 
     def draw(self, out: str | Path) -> Run:
         """Draws the figures of the grid and of the best run.

@@ -455,6 +455,7 @@ class ScoredExamples:
         dataset: the data set.
         names: [P] name of each example: its file in a folder of images, or its index.
         clients: [P] client of each example, int; -1 for none.
+        is_natural: whether the clients are those of the data set.
         clusters: [P] cluster of each example, int; -1 for none.
         communities: [P] community of each example, int, -1 for none; None for methods
             without communities.
@@ -467,6 +468,7 @@ class ScoredExamples:
         self.dataset, self.names = run.dataset, run.folder.examples.names
         count = len(self.dataset.examples)
         self.clients, self.clusters = run.clients_[:count], run.labels_[:count]
+        self.is_natural = run.folder.names[0] == "natural"
         communities = run.folder.communities(run.params)
         self.communities = None
         if communities is not None:
@@ -477,6 +479,16 @@ class ScoredExamples:
         self.prediction = None
         if self.model is not None:
             self.prediction = exported.predict(self.model, self.dataset.examples)
+
+    @property
+    def client_names(self) -> list[str]:
+        """The name of each client: its name in the data set, or its number."""
+        numbers = range(self.clients.max() + 1)
+        names, of_data = self.dataset.client_names, self.dataset.clients
+        if not self.is_natural or of_data is None or not names:
+            return [str(number) for number in numbers]
+        # The clients of a run are sorted by size, those of the data by name.
+        return [str(names[of_data[np.argmax(self.clients == i)]]) for i in numbers]
 
     @property
     def has_centers(self) -> bool:
@@ -508,6 +520,10 @@ class ScoredExamples:
         columns = {
             "example": self.names,
             "client": self.clients,
+            # The last name is that of client -1, which is none.
+            "client_name": np.array([*self.client_names, ""])[self.clients]
+            if self.is_natural
+            else None,
             "cluster": self.clusters,
             "distance": self.distances,
             "community": self.communities,

@@ -984,7 +984,9 @@ def read_config(directory: Path) -> dict[str, Any]:
     """
     path = directory / "config.json"
     if not path.exists():
-        raise ValueError(f"{directory} holds no run: config.json is missing")
+        below = sorted(directory.glob("*/config.json"))
+        hint = f"; did you mean {below[0].parent}?" if below else ""
+        raise ValueError(f"{directory} holds no run: config.json is missing{hint}")
     config = _json(path)
     if "swept" not in config:
         raise ValueError(

@@ -92,6 +92,7 @@ def log_results(folder: Folder, dataset: Dataset | None = None) -> None:
     if line := measured_heterogeneity(rows, folder.settings):
         log.info(line)
     if (directory / "figures").exists():
+        log.info("writing the HTML report; its map of the examples takes a while")
         try:
             finished = store.read(directory)
             finished.dataset = dataset

@@ -235,7 +235,8 @@ def test_natural_order_and_classes_by_name(tmp_path):
     assert got.notes == (
         "1 image ignored, because the name of the file or of its folder begins with a "
         "dot",
-        "2 files skipped: not an image, or in a folder that is not read",
+        "2 files skipped: not an image, or in a folder that is not read (Thumbs.db, "
+        "loose.png)",
         "1 image of mode RGB converted to L, because 6 of 7 images are grey",
         "classes: 0 = cats, 1 = dogs",
     )

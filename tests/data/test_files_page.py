@@ -435,7 +435,7 @@ FOLDERS = [
         "`1 image ignored, because the name of the file or of its folder begins with a "
         "dot`", images("a/1.png", "b/2.png", "b/.3.png"), Truth(greys(1, 2), [0, 1])),
     Row("images", "other files in the folder",
-        "`1 file skipped: not an image, or in a folder that is not read`",
+        "`1 file skipped: not an image, or in a folder that is not read (Thumbs.db)`",
         files({"x/a/1.png": png(GREY), "x/b/1.png": png(GREY), "x/b/Thumbs.db": b"no"}),
         Truth(greys(90, 90), [0, 1])),
     Row("images", "most are grey, one has colours",

@@ -124,9 +124,8 @@ def test_folders_of_clients_have_folders_of_classes(tmp_path):
     assert found.labels.tolist() == [0, 1, 0, 0]
     # Names are sorted as text, as those of classes are.
     assert found.clients.tolist() == [1, 1, 0, 0]
-    assert (
-        "1 file skipped: not an image, or in a folder that is not read" in found.notes
-    )
+    told = "1 file skipped: not an image, or in a folder that is not read (notes.txt)"
+    assert told in found.notes
     assert load(tmp_path, labels=False).clients.tolist() == [1, 1, 0, 0]
 
 

@@ -113,9 +113,8 @@ def change(out, **config):
 
 def shown(out, *where):
     """The row of the run that is shown."""
-    return html_report.summarize(
-        gather([out], store.parse_where(where)).ensemble()
-    ).run.row
+    runs = gather([out], store.parse_where(where)).ensemble()
+    return html_report.summarize(runs, gather([out]).ensemble()).run.row
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +197,8 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     np.savez(tmp_path / "blobs.npz", x=x.astype(np.float32))
     flags = {"clusters": (3, 6), "seed": (0, 1, 2), "labels": False}
     train.execute(prepare(tmp_path / "out", tmp_path / "blobs.npz", **flags))
-    short, run, trade_off = html_report.summarize(gather([tmp_path / "out"]).ensemble())
+    whole = gather([tmp_path / "out"]).ensemble()
+    short, run, trade_off = html_report.summarize(whole, whole)
     many, which, sure = short.values()
     assert many.startswith("Seeds agree most on 3 clusters (")
     assert run.name in which
@@ -208,6 +208,36 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     assert all(words in text for pair in short.items() for words in pair)
     assert {*trade_off} == {3, 6}
     assert trade_off[3] > 0.5 > trade_off[6]
+    # A run of another number is told the same, and how sure the runs of its number are.
+    asked = gather([tmp_path / "out"], {"clusters": 6, "seed": 1}).ensemble()
+    other, run, again = html_report.summarize(asked, whole)
+    assert other["How many clusters?"] == many
+    assert again == trade_off
+    assert (run.row["clusters"], run.row["seed"]) == (6, 1)
+    assert run.name in other["Which run?"]
+    assert other["How sure?"].startswith("The 3 runs agree on ")
+
+
+def test_clients_of_the_data_are_named(tmp_path):
+    """By the data in order of their names, by the run in order of their sizes."""
+    site = np.repeat(["north", "south", "west"], [10, 20, 30])
+    x = np.eye(3)[np.arange(60) % 3] + 0.1 * np.random.default_rng(0).random((60, 3))
+    np.savez(tmp_path / "rows.npz", x=x.astype(np.float32), client=site)
+    flags = {"dataset": str(tmp_path / "rows.npz"), "clusters": (3,), "labels": False}
+    task = Task.of(spherical.Spherical, out=tmp_path / "out", **flags)
+    train.execute(experiment.prepare(task))
+    table = pd.read_csv(tmp_path / "out" / "assignments.csv")
+    assert table.client_name.tolist() == site.tolist()
+    assert table.client.tolist() == np.repeat([2, 1, 0], [10, 20, 30]).tolist()
+    page = Read(tmp_path / "out" / "report.html")
+    counts = pd.crosstab(site, table.cluster)
+    rows = {
+        row[0]: row[1:] for row in page.rows if row[0] in ("north", "south", "west")
+    }
+    assert rows == {
+        name: [*map(str, counts.loc[name]), str(counts.loc[name].sum())]
+        for name in ("north", "south", "west")
+    }
 
 
 def test_a_run_ends_in_its_report_but_without_figures(grid, folder, tmp_path, capsys):
@@ -324,7 +354,7 @@ def test_clients_on_their_own_have_their_own_clusters(tmp_path):
     assert "of another client are unrelated" in found.text
 
 
-def assigned(clusters, *, clients=0, communities=None):
+def assigned(clusters, *, clients: int | list[int] = 0, communities=None):
     """The examples of a data set, of which the names are its rows."""
     clusters, found = np.array(clusters), object.__new__(ScoredExamples)
     found.dataset = data.Dataset("rows", np.zeros((len(clusters), 2), np.float32), None)
