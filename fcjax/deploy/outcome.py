@@ -237,7 +237,7 @@ class Outcome:
             num_examples: the number of examples of all sites.
 
         Returns:
-            A line with the scores.
+            A line with the scores, and with the sites that were absent.
         """
         plan, point, folder = self.content.plan, self.content.point, self.folder
         counts = np.sum([x.counts for x in tallies.values()], axis=0)
@@ -292,7 +292,16 @@ class Outcome:
         folder.add_rows([{**row, **point}])
         self.state_path.unlink(missing_ok=True)
         shown = ", ".join(f"{k} {cells[k]:.3f}" for k in SCORES if cells[k] is not None)
-        return f"results: {folder.directory} {shown}"
+        text = f"results: {folder.directory} {shown}".rstrip()
+        if row["participation"] < 1:
+            text += f"; {row['participation']:.0%} of the answers in the rounds arrived"
+        if absent := sorted({*range(plan.clients)} - {*tallies}):
+            text += (
+                f"; no answer at the end, so no new clusters, at "
+                f"{'site' if len(absent) == 1 else 'sites'} "
+                f"{', '.join(map(str, absent))}"
+            )
+        return text
 
 
 def scores_of(tallies: Mapping[int, Tally]) -> dict[str, float]:
