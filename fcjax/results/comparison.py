@@ -38,9 +38,10 @@ def compare_runs(
         One row per setting and score, see `Results.compare`.
 
     Raises:
-        ValueError: a column or score is missing, two runs of a folder have the same
-            keys, or there are no pairs.
+        ValueError: both sides are the same runs, a column or score is missing, two runs
+            of a folder have the same keys, or there are no pairs.
     """
+    check_different_runs(first, second)
     check_same_partition(first[0], second[0])
     both = varied(first, second, but=but)
     by = list(by or both)
@@ -192,6 +193,31 @@ def varied(
         if len({float(run.row[name]) for run in group}) > 1
     )
     return [name for name in names if name in both]
+
+
+def check_different_runs(first: Sequence[Run], second: Sequence[Run]) -> None:
+    """Checks that the two sides of a comparison are not the same runs.
+
+    Args:
+        first: runs of the first side.
+        second: runs of the second side.
+
+    Raises:
+        ValueError: both sides have the same runs of the same folder.
+    """
+
+    def identities(runs: Sequence[Run]) -> set[tuple[Any, ...]]:
+        # Grids in memory may have the same path, but they are not the same runs.
+        folder = runs[0].folder
+        place = id(folder) if folder.in_memory else folder.directory.resolve()
+        return {(place, *run.params.values()) for run in runs}
+
+    if identities(first) == identities(second):
+        raise ValueError(
+            f"both sides are the same runs of {first[0].folder.directory}; choose the "
+            "runs of each side by `first_where` and `second_where` (in Python: by "
+            "Results.where)"
+        )
 
 
 def check_same_partition(one: Run, other: Run) -> None:

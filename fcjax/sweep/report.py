@@ -91,6 +91,10 @@ def log_results(folder: Folder, dataset: Dataset | None = None) -> None:
         log.log(logging.INFO if line == text else logging.WARNING, line)
     if line := measured_heterogeneity(rows, folder.settings):
         log.info(line)
+    points = [{name: row[name] for name in folder.names} for row in rows]
+    runs = [{**folder.config, **row} for row in rows]
+    if line := skipped_contrast(runs, folder.history_of(points)):
+        log.info(line)
     if (directory / "figures").exists():
         log.info("writing the HTML report; its map of the examples takes a while")
         try:
@@ -204,6 +208,43 @@ def measured_heterogeneity(
     return (
         "heterogeneity of the clients, measured from the clusters: "
         f"{'; '.join(values)} (0: random partition, 1: no two clients share a cluster)"
+    )
+
+
+def skipped_contrast(
+    runs: Sequence[Mapping[str, Any]], histories: Sequence[Sequence[Mapping[str, Any]]]
+) -> str:
+    """Describes the runs without cluster contrast, because their clients differ.
+
+    CCFC and FedMCC's family end after federated k-means if the heterogeneity, as
+    federated k-means measures it, is above the setting `max_heterogeneity`.
+
+    Args:
+        runs: settings and status of each run, by name.
+        histories: the rows of history.csv of each run, in the order of training.
+
+    Returns:
+        One line for the grid; empty if no run skipped cluster contrast.
+    """
+    num_runs, skipped = 0, []
+    for run, rounds in zip(runs, histories, strict=True):
+        limit = run.get("max_heterogeneity")
+        if limit is None or not run.get("cluster_rounds") or not rounds:
+            continue
+        num_runs += 1
+        value = rounds[-1].get("heterogeneity")
+        is_last = rounds[-1]["stage"] == "k-means" and run["status"] != "diverged"
+        if is_last and value is not None and value > limit:
+            skipped.append((value, limit))
+    if not skipped:
+        return ""
+    values, limits = zip(*skipped, strict=True)
+    ends = dict.fromkeys(f"{x:.2f}" for x in (min(values), max(values)))
+    return (
+        f"cluster contrast was skipped in {len(skipped)} of {counted(num_runs, 'run')}"
+        f", because the measured heterogeneity ({' to '.join(ends)}) is above "
+        f"{' or '.join(f'{x:g}' for x in sorted({*limits}))}: --cluster-rounds had no "
+        "effect there; see --max-heterogeneity"
     )
 
 

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import fcjax
 from experiments import spherical
 from fcjax.cli import commands, tools
-from fcjax.methods import LRSC
+from fcjax.methods import LRSC, KMeans
 from fcjax.metrics.external import ari
 from fcjax.results import selection, store
 from fcjax.results.results import gather
@@ -181,7 +182,7 @@ def test_scores_alone_are_enough_to_compare(known, tmp_path):
     kept = shutil.copytree(known, tmp_path / "kept")
     (kept / "assignments.npz").unlink()
     first = {"first_where": ("seed=0",), "second_where": ("seed=0",)}
-    tools.Compare(kept, kept, out=tmp_path, **first)()
+    tools.Compare(kept, known, out=tmp_path, **first)()
     table = pd.read_csv(tmp_path / "comparison.csv")
     assert table[["difference", "seeds"]].to_numpy().tolist() == [[0, 1]]
     with pytest.raises(ValueError, match="has no assignments"):
@@ -440,6 +441,22 @@ def test_clients_of_other_classes_are_no_partners(blobs, tmp_path, monkeypatch, 
 def test_a_folder_that_is_none_is_refused(command, tmp_path, monkeypatch, capsys):
     folders = [str(tmp_path)] * (2 if command == "compare" else 1)
     assert "holds no run" in refused(command, folders, monkeypatch, capsys)
+
+
+def test_runs_are_not_compared_with_themselves(known, tmp_path, monkeypatch, capsys):
+    """The same folder may be on both sides, if each side has runs of its own."""
+    both, told = [str(known)] * 2, "choose the runs of each side by --first-where and "
+    assert f"{told}--second-where" in refused("compare", both, monkeypatch, capsys)
+    same = ("--first-where", "seed=0", "--second-where", "seed=0.0")
+    assert told in refused("compare", [*both, *same], monkeypatch, capsys)
+    runs = gather([known])
+    with pytest.raises(ValueError, match="both sides are the same runs of"):
+        runs.compare(runs)
+    assert runs.compare(runs.where(seed=0)).seeds.tolist() == [1]
+    in_memory = [
+        fcjax.run(KMeans(num_init=x), "digits", seeds=1, limit=100) for x in (1, 2)
+    ]
+    assert in_memory[0].compare(in_memory[1]).seeds.tolist() == [1]
 
 
 def refused(command, words, monkeypatch, capsys):

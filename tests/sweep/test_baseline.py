@@ -1,12 +1,16 @@
 """K-means beside a run: what it has of blobs, and what is said of runs below it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from fcjax.results import store
 from fcjax.sweep import report
 from fcjax.sweep.outcome import Outcome
 from fcjax.sweep.score import kmeans_baseline
 
+RESULTS = Path(__file__).parents[2] / "experiments" / "results"
 LABELS = np.repeat([0, 1, 2], 20)
 EXAMPLES = np.eye(3)[LABELS] + 0.05 * np.random.default_rng(0).random((60, 3))
 
@@ -82,3 +86,47 @@ def test_what_is_said_without_labels():
 def test_clients_on_their_own_and_older_folders_have_nothing_beside_them():
     assert report.compare_with_kmeans([row(0.0, nmi=0.9, kmeans_nmi=None)], ["p"]) == []
     assert report.compare_with_kmeans([row(0.0, nmi=0.9)], ["p"]) == []
+
+
+def test_runs_without_cluster_contrast_are_named():
+    """By their last round: what other runs measured before their contrast is no
+    reason, and neither is a run for which no contrast was asked."""
+
+    def run(limit, rounds, status="ok"):
+        return {"max_heterogeneity": limit, "cluster_rounds": rounds, "status": status}
+
+    def ending(*stages, value=None):
+        rounds = [{"stage": x, "heterogeneity": None} for x in stages]
+        return [*rounds[:-1], {**rounds[-1], "heterogeneity": value}]
+
+    skipped = "pretrain", "k-means"
+    runs = {
+        "below": (run(0.3, 5), ending(*skipped, "cluster", value=None)),
+        "above": (run(0.3, 5), ending(*skipped, value=0.381)),
+        "higher": (run(0.3, 5), ending(*skipped, value=0.41)),
+        "without rounds": (run(0.3, 0), ending(*skipped, value=0.9)),
+        "without the rule": (run(None, 5), ending(*skipped, value=0.9)),
+        "diverged": (run(0.3, 5, "diverged"), ending(*skipped, value=0.9)),
+        "settled": (run(0.3, 5), ending(*skipped, value=0.2)),
+    }
+    assert report.skipped_contrast(*zip(*runs.values(), strict=True)) == (
+        "cluster contrast was skipped in 2 of 5 runs, because the measured "
+        "heterogeneity (0.38 to 0.41) is above 0.3: --cluster-rounds had no effect "
+        "there; see --max-heterogeneity"
+    )
+    (one, rounds), (other, _) = runs["above"], runs["below"]
+    assert "1 of 1 run, because the measured heterogeneity (0.38) is" in (
+        report.skipped_contrast([one], [rounds])
+    )
+    assert report.skipped_contrast([other], [runs["below"][1]]) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("ccfc/mnist-2000-16px-p", "in 9 of 15 runs"), ("ccfc/mnist-paper-p0", "")],
+)
+def test_the_ledger_has_runs_without_cluster_contrast(name, expected):
+    folder = store.read(RESULTS / name)
+    points = [{x: row[x] for x in folder.names} for row in folder.rows]
+    runs = [{**folder.config, **row} for row in folder.rows]
+    assert expected in report.skipped_contrast(runs, folder.history_of(points))
