@@ -39,6 +39,8 @@ MAX_BYTES = 512 * 2**10
 """Largest size of an entry."""
 UNSET = None, "", [], ()
 """Values of a setting that is not given."""
+NOT_RECORDED = "not recorded"
+"""Value of a setting that the run did not store."""
 IGNORED = {
     *("dataset", "limit"),  # `is_of` and the number of examples compare these
     *("evaluate_every", "swept", "seed", "start_stage", "reported"),
@@ -280,14 +282,15 @@ def differing(settings: Mapping[str, Any], request: Mapping[str, Any]) -> Differ
         request: the requested settings, by name. A tuple has all accepted values.
 
     Returns:
-        The value in the run and the requested value, by setting. All values of `UNSET`
-        are equal to each other.
+        The value in the run, or `NOT_RECORDED`, and the requested value, by setting.
+        All values of `UNSET` are equal to each other and to `NOT_RECORDED`.
     """
     differs = {}
     for name in {**request, **settings}:
-        value, accepted = settings.get(name), request.get(name)
+        value, accepted = settings.get(name, NOT_RECORDED), request.get(name)
         agrees = value in accepted if isinstance(accepted, tuple) else value == accepted
-        if not agrees and not (value in UNSET and accepted in UNSET):
+        is_unset = value in (*UNSET, NOT_RECORDED)
+        if not agrees and not (is_unset and accepted in UNSET):
             differs[name] = value, accepted
     return differs
 

@@ -6,6 +6,7 @@ Each command raises a ValueError with a message of one line if the runs do not f
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,9 +16,9 @@ import tyro
 
 from fcjax import data
 from fcjax.metrics import agreement
-from fcjax.results import drawing, exported, selection, shards, tables
+from fcjax.results import comparison, drawing, exported, selection, shards, tables
 from fcjax.results.probing import format_linear
-from fcjax.results.results import draw_agreements, gather
+from fcjax.results.results import draw_agreements, gather, write_comparison
 from fcjax.results.run import Run
 from fcjax.results.selection import DEFAULT, Criterion
 from fcjax.results.store import example_names, parse_where
@@ -163,6 +164,8 @@ class Compare:
     a seed decides the partition and all random draws. Each row of the table has the
     mean difference of the scores over the seeds and a paired t-test. The p-values are
     corrected for the number of rows (Holm). Below 0.05 a difference counts as detected.
+    With --between and one folder, all pairs of values of one setting are compared, with
+    one correction for all rows.
 
     Files in --out:
       comparison.csv  one row per setting and score
@@ -171,9 +174,14 @@ class Compare:
 
     first: Annotated[Folder, tyro.conf.arg(metavar="FIRST")]
     """Results folder of the first method."""
-    second: Annotated[Folder, tyro.conf.arg(metavar="SECOND")]
+    second: Annotated[
+        tyro.conf.Positional[Path | None],
+        tyro.conf.arg(metavar="SECOND", help_behavior_hint="(not with --between)"),
+    ] = None
     """Results folder of the second method. It may be the first folder again; then
     --first-where and --second-where choose the runs."""
+    between: Annotated[str | None, shown("compare two folders")] = None
+    """Compare all pairs of values of this setting in FIRST, for example p."""
     by: Annotated[Names, shown("all that vary, without the seed")] = ()
     """Settings whose values have a row each, for example p clusters."""
     score: Names = ("nmi",)
@@ -187,6 +195,10 @@ class Compare:
 
     def __call__(self) -> None:
         """Prints which method is better and the table, and writes the files."""
+        if self.between is not None:
+            return self.compare_values(self.between)
+        if self.second is None:
+            raise ValueError("SECOND is missing; give a second folder, or --between")
         wheres = self.first_where, self.second_where
         folders = self.first, self.second
         one, two = (
@@ -223,6 +235,45 @@ class Compare:
         print()
         print(f"table: {out / 'comparison.csv'}")
         print(f"differences and intervals: {out / 'comparison.png'}")
+
+    def compare_values(self, name: str) -> None:
+        """Compares all pairs of values of a setting, with one Holm correction.
+
+        Args:
+            name: the setting.
+
+        Raises:
+            ValueError: a second folder is given, or no setting has two such values.
+        """
+        if self.second is not None or self.second_where:
+            raise ValueError("--between takes one folder, without --second-where")
+        runs = gather([self.first], parse_where(self.first_where))
+        values: dict[str, Any] = {
+            x: set(runs.runs[x]) for x in runs.folders[0].settings
+        }
+        settings = [x for x in values if len(values[x]) > 1]
+        if name not in settings:
+            raise ValueError(f"--between takes {' '.join(settings)}, got {name}")
+        parts = []
+        by = self.by or [x for x in settings if x != name]
+        for first, second in combinations(sorted(values[name]), 2):
+            sides = (runs.where(**{name: value}) for value in (first, second))
+            part = next(sides).compare(next(sides), by, scores=self.score, but={name})
+            part.insert(0, f"first {name}", first)
+            part.insert(1, f"second {name}", second)
+            parts.append(part)
+        table = pd.concat(parts, ignore_index=True)
+        table["holm"] = agreement.holm(table.p_value.tolist())
+        table["better"] = [comparison.better(x) for x in table.to_dict("records")]
+        print(
+            f"{sum(table.holm < agreement.SURE)} of {len(table)} differences between "
+            f"values of {name} are detected (holm < 0.05; holm: p-value of a paired "
+            "t-test after Holm's correction for all rows)."
+        )
+        tables.show(table, ".3f")
+        out = self.out or self.first
+        write_comparison(out, table, f"values of {name}: first minus second")
+        print(f"table: {out / 'comparison.csv'}")
 
 
 def side_names(

@@ -15,6 +15,7 @@ import fcjax
 from experiments import spherical
 from fcjax.cli import commands, tools
 from fcjax.methods import LRSC, KMeans
+from fcjax.metrics.agreement import holm, paired
 from fcjax.metrics.external import ari
 from fcjax.results import selection, store
 from fcjax.results.results import gather
@@ -275,6 +276,36 @@ def test_settings_of_one_grid_are_told_apart(blobs, tmp_path):
     assert table.seeds.to_dict() == {0: 2, 1: 2}
     nmi = pd.read_csv(out / "results.csv").groupby(["clusters", "p"]).nmi.mean()
     np.testing.assert_allclose(table.difference, nmi[3] - nmi[2], atol=1e-6)
+
+
+def test_all_values_of_a_setting_are_compared_with_one_correction(
+    blobs, tmp_path, monkeypatch, capsys
+):
+    flags = {"clusters": (2, 3, 4), "p": (0.0, 1.0), "seed": (0, 1, 2)}
+    out = run(tmp_path / "run", blobs[0], **flags)
+    noise = np.random.default_rng(0).normal(0, 0.1, 18)
+    table = pd.read_csv(out / "results.csv")
+    table.assign(nmi=table.nmi + noise).to_csv(out / "results.csv", index=False)
+    capsys.readouterr()
+    tools.Compare(out, between="clusters")()
+    assert " of 6 differences between values of clusters" in capsys.readouterr().out
+    keys = ["first clusters", "second clusters", "p"]
+    table = pd.read_csv(out / "comparison.csv", index_col=keys)
+    pairs = [(2, 3), (2, 4), (3, 4)]
+    assert table.index.tolist() == [(*x, p) for x in pairs for p in (0, 1)]
+    nmi = pd.read_csv(out / "results.csv").set_index(["clusters", "p", "seed"]).nmi
+    for first, second, p in table.index:
+        test = paired(nmi[first, p].tolist(), nmi[second, p].tolist())
+        line = table.loc[(first, second, p)]
+        assert line.difference == pytest.approx(test.mean, abs=1e-5)
+        assert line.p_value == pytest.approx(test.p_value, rel=1e-4)
+    np.testing.assert_allclose(table.holm, holm(table.p_value.tolist()), rtol=1e-4)
+    for words, told in [
+        (("--between", "seed"), "--between takes p clusters, got seed"),
+        ((str(out), "--between", "p"), "--between takes one folder"),
+        ((), "SECOND is missing; give a second folder, or --between"),
+    ]:
+        assert told in refused("compare", [str(out), *words], monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
