@@ -41,12 +41,12 @@ def compare_runs(
         ValueError: both sides are the same runs, a column or score is missing, two runs
             of a folder have the same keys, or there are no pairs.
     """
-    check_different_runs(first, second)
     check_same_partition(first[0], second[0])
     both = varied(first, second, but=but)
     by = list(by or both)
     keys = keys_of(first[0], second[0], by=by, but=but, varied=both)
     one, two = (table_of(group, keys, scores) for group in (first, second))
+    check_different_runs(first, second)
     pairs: Any = one.merge(two, on=keys, suffixes=("_first", "_second"))
     if pairs.empty:
         raise ValueError(

@@ -321,8 +321,9 @@ COMMANDS = [
         "choose {run} --by agreement",
         "--by agreement needs 2 runs that ended well, got 1",
     ),
-    ("compare {run}", "SECOND is missing; see --help"),
+    ("compare {run}", "SECOND is missing; give a second folder, or --between"),
     ("compare {run} {run} --score glory", "--score"),
+    ("compare {run} {run}", "both sides are the same runs"),
     ("consensus {run}", "1 of 1 runs ended well, and at least two are needed"),
     ("how-many {run}", "1 of 1 runs ended well, and at least two are needed"),
 ]
