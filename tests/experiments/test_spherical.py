@@ -123,8 +123,8 @@ def test_the_suite_holds_the_method_of_the_file_alone(tmp_path):
     name = "tests/test_contract.py::test_a_run_depends_on_its_key"
     collected = [line for line in run.stdout.splitlines() if "::" in line]
     assert f"{name}[mine]" in collected
-    # What is of other methods, or of none, is left out. The two tests of uploads have
-    # no method here: pytest lists them so, and skips them.
+    # Tests of other methods are not collected. The method has no uploads, so pytest
+    # lists the two tests of uploads without a method, and skips them.
     assert sum("[NOTSET]" in line for line in collected) == 2
     assert all("[mine" in line or "[NOTSET]" in line for line in collected)
 
