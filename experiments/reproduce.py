@@ -65,7 +65,7 @@ class Args:
     preset: Annotated[
         Literal["smoke", "paper"] | None, shown("smoke; with --from paper")
     ] = None
-    """smoke: a few minutes of training on digits instead of the paper's data. paper:
+    """smoke: short training on digits instead of the paper's data, for minutes. paper:
     the paper's data and settings."""
     from_ledger: Annotated[
         Path | None,
@@ -211,13 +211,13 @@ def tabulate(
         runs, run_notes = runs_from_ledger(study, job_list, ledger_runs, args.seed)
         note_lines += run_notes
     rows = [
-        {**line, "dataset": job.dataset, "method": job.row.label}
+        {**line, "dataset": shown_dataset(job, results), "method": job.row.label}
         for job, folders in zip(job_list, runs, strict=True)
         for results in folders
         for line in measure_job(study, job, results)
     ]
     # The paper's rows come first, so that the table has the order of the paper.
-    rows = [*paper_rows(study, datasets_of(study, args)), *rows]
+    rows = [*paper_rows(study, datasets_of(study, args), args.methods), *rows]
     if not rows:
         raise ValueError(
             "the table has no data set; give a file or folder by --datasets NAME=PATH"
@@ -520,14 +520,38 @@ def check_prepared(dataset: str, args: Args) -> None:
         raise ValueError(f"{error}; or choose another one by --datasets") from error
 
 
+def shown_dataset(job: Job, results: Folder | None) -> str:
+    """Returns the name of a data set in the table.
+
+    Runs in a ledger may have fewer or smaller examples than the paper's. The name tells
+    them apart, and they are not compared with the paper or with other rows.
+
+    Args:
+        job: the row and its data set.
+        results: the runs of the row, None without runs.
+
+    Returns:
+        Such as "mnist", or "mnist, 2,000 examples, 16 pixels".
+    """
+    config = {} if results is None else results.config
+    limit, resize = config.get("limit"), config.get("resize")
+    parts = [job.dataset]
+    if limit != job.task.source.limit and limit is not None:
+        parts.append(f"{limit:,} examples")
+    if resize != job.task.source.resize and resize is not None:
+        parts.append(f"{resize} pixels")
+    return ", ".join(parts)
+
+
 def paper_rows(
-    study: Study, datasets: Mapping[str, tuple[str, str]]
+    study: Study, datasets: Mapping[str, tuple[str, str]], methods: Sequence[str] = ()
 ) -> list[Measurement]:
     """Returns the paper's scores of the data sets in use, one row per setting.
 
     Args:
         study: the table or figure.
         datasets: what `datasets_of` returns.
+        methods: the names of the methods to show; none shows all.
 
     Returns:
         One row per setting: the columns `Study.by`, and `paper_NAME` for each score.
@@ -540,6 +564,10 @@ def paper_rows(
         for paper_name, shown_name in datasets.values()
         for setting, scores in study.paper.items()
         if setting[0] == paper_name
+        and (
+            not methods
+            or dict(zip(study.by, setting, strict=True))["method"] in methods
+        )
     ]
 
 
@@ -566,7 +594,8 @@ def notes(study: Study, args: Args) -> list[str]:
         )
     elif preset_of(args) == "smoke":
         differences.append(
-            "--preset smoke shortens training; --preset paper has the paper's settings"
+            "--preset smoke has short training and fcjax's default settings, not the "
+            "paper's; --preset paper has the paper's settings"
         )
     if args.limit is not None:
         differences.append(
@@ -582,7 +611,7 @@ def notes(study: Study, args: Args) -> list[str]:
             f"left out, because they have no loader: {', '.join(absent)}; --datasets "
             f"{absent[0]}=PATH takes a file, or a folder with one subfolder per class"
         )
-    if missing:
+    if missing and not args.methods:
         more.append(
             f"not implemented, only the paper's scores are shown: {', '.join(missing)}"
         )

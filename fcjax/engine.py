@@ -337,6 +337,7 @@ def _compile_stage(
         stage = build(hyper).stages[index]
         done = stage.done(state)
         new, metrics = stage.round(key, state, federation)
+        check_state(stage.name, state, new)
         # A finished run keeps its state while other runs of the grid continue.
         state = jax.tree.map(lambda new, old: jnp.where(done, old, new), new, state)
         return state, metrics, stage.done(state)
@@ -347,6 +348,42 @@ def _compile_stage(
         spread(is_done, results=SERVER),
         spread(advance, results=(STATE, SERVER, SERVER), donate=True),
     )
+
+
+def check_state(name: str, before: State, after: State) -> None:
+    """Checks that a round keeps the structure and the shapes of the state.
+
+    Otherwise the error would appear later, in another function of the method.
+
+    Args:
+        name: the name of the stage.
+        before: the state before the round.
+        after: the state after the round.
+
+    Raises:
+        ValueError: the states differ. The message names the stage and the array.
+
+    Examples:
+        >>> before, after = State(jnp.ones(3)), State(jnp.ones((3, 3)))
+        >>> check_state("cluster", before, after)
+        Traceback (most recent call last):
+        ValueError: stage cluster: `round` changed state.server from shape (3,) to (3, 3)
+    """
+    left, right = (
+        {f"state{jax.tree_util.keystr(path)}": jnp.shape(x) for path, x in leaves}
+        for leaves in map(jax.tree_util.tree_leaves_with_path, (before, after))
+    )
+    if names := sorted(left.keys() ^ right.keys()):
+        raise ValueError(
+            f"stage {name}: the states before and after `round` need the same arrays, "
+            f"but only one has {', '.join(names)}"
+        )
+    for path, shape in left.items():
+        if right[path] != shape:
+            raise ValueError(
+                f"stage {name}: `round` changed {path} from shape {shape} to "
+                f"{right[path]}"
+            )
 
 
 def check_runs(grid: Grid) -> None:

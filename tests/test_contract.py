@@ -181,9 +181,9 @@ def test_rounds_report_metrics_of_every_run(method, trained):
     assert all(last[i] <= stage.num_rounds for i, stage in enumerate(stages))
     for _, metrics, _ in trained.rounds:
         assert {"loss", "participants"} <= set(metrics)
-        for value in metrics.values():
+        for name, value in metrics.items():
             assert value.shape[0] == 2
-            assert np.isfinite(value).all()
+            assert np.isfinite(value).all(), f"the metric {name} is not finite: {value}"
 
 
 def test_a_further_round_traces_nothing(trained):
@@ -256,12 +256,10 @@ def test_what_an_absent_client_holds_changes_nothing(trained):
     whole = trained.program.run(grid(absent=(1,)))
     spoilt = trained.program.run(grid(absent=(1,), spoil=(1,)))
     assert_same(others(whole), others(spoilt))
-    leaves = zip(
-        jax.tree.leaves(others(trained.state)),
-        jax.tree.leaves(others(whole)),
-        strict=True,
-    )
-    assert all(np.isfinite(a).all() and np.isfinite(b).all() for a, b in leaves)
+    for state in map(others, (trained.state, whole)):
+        for path, x in jax.tree_util.tree_leaves_with_path(state):
+            name = jax.tree_util.keystr(path)
+            assert np.isfinite(x).all(), f"state{name} is not finite"
 
 
 @pytest.mark.methods(UPLOADING)

@@ -189,8 +189,7 @@ def draw_ranks(table: Table, ranks: Ranks, path: Path) -> None:
         axes.plot([at, at], [first - 0.2, last + 0.2], color=curves.INK, linewidth=2)
     axes.invert_yaxis()
     axes.set_xlabel("mean rank by NMI (1: best); dark lines join methods that tie")
-    names = " and ".join(short(x) for x in ranks.datasets)
-    title = f"Ranks over {ranks.num_blocks} cases of {names}"
+    title = f"Ranks over {ranks.num_blocks} cases of {len(ranks.datasets)} data sets"
     curves.write(figure, path, title)
 
 
@@ -257,7 +256,9 @@ def draw_costs(table: Table, dataset: str, path: Path) -> None:
         axes.set_xscale("log")
         axes.margins(x=0.2)
         axes.set_xlabel(label)
-        axes.set_ylim(0, 1)
+        # Above 1 there is room for names.
+        axes.set_ylim(0, 1.25)
+        axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
         if part.empty:
             continue
         front = non_dominated(part[name].tolist(), part["nmi"].tolist())
@@ -266,11 +267,16 @@ def draw_costs(table: Table, dataset: str, path: Path) -> None:
             **dict(color=curves.INK, drawstyle="steps-post", marker="o", markersize=4),
         )
         others = map(list(part.index).index, outside(part.index))
-        for i in {*front, *others}:
+        # Oblique names, by turns above and below, so that neighbours do not overlap.
+        in_order = sorted({*front, *others}, key=lambda i: part[name].iloc[i])
+        for place, i in enumerate(in_order):
+            up = place % 2 == 0
             axes.annotate(
                 title_of(part.index[i]),
                 (part[name].iloc[i], part["nmi"].iloc[i]),
-                **dict(xytext=(3, 4), textcoords="offset points", fontsize=8),
+                **dict(xytext=(0, 5 if up else -5), textcoords="offset points"),
+                **dict(rotation=35 if up else -35, va="bottom" if up else "top"),
+                fontsize=8,
             )
     panels[0].set_ylabel("NMI, mean over p")
     curves.write(figure, path, f"{short(dataset)}: NMI against time and traffic")
@@ -525,7 +531,7 @@ def ranks_text(table: Table) -> str:
     text = (
         f"The ranks are of {len(ranks.mean)} methods in {ranks.num_blocks} cases. A "
         "case is one partition with one seed. The data sets are "
-        f"{' and '.join(map(short, ranks.datasets))}. "
+        f"{'; '.join(map(short, ranks.datasets))}. "
     )
     if others:
         text += f"Not ranked, because runs are missing: {listed(others)}. "

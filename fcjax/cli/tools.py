@@ -122,6 +122,18 @@ class Choose:
             print(f"next: fcjax report {run.command_arguments}")
 
 
+COMPARISON = {
+    "difference": "first minus second",
+    "low, high": "95% bootstrap interval of the difference; the p-value decides",
+    "probability": "chance that the first is better with a new seed",
+    "p_value": "of a paired t-test",
+    "more_seeds": "estimated number of further seeds to detect this difference",
+    "seeds": "number of pairs with the same seed and settings",
+    "holm": "p_value after Holm's correction for all rows",
+}
+"""The meaning of the columns of `Results.compare`, for its legend."""
+
+
 def print_legend(title: str, meanings: Mapping[str, str]) -> None:
     """Prints the meaning of the columns of a table, one line per column.
 
@@ -213,18 +225,9 @@ class Compare:
             print(comparison_sentence(rows, *names, num_tests=len(table)))
         print()
         tables.show(table, ".3f")
-        meanings = {
-            "first": f"mean score of {names[0]}",
-            "second": f"mean score of {names[1]}",
-            "difference": "first minus second",
-            "low, high": "95% bootstrap interval of the difference",
-            "probability": "chance that the first is better with a new seed",
-            "p_value": "of a paired t-test",
-            "more_seeds": "estimated number of further seeds to detect this difference",
-            "seeds": "number of pairs with the same seed and settings",
-            "holm": "p_value after Holm's correction for all rows",
-        }
-        print_legend("columns", meanings)
+        means = (f"mean score of {name}" for name in names)
+        first_and_second = dict(zip(("first", "second"), means, strict=True))
+        print_legend("columns", first_and_second | COMPARISON)
         num_pairs = table.groupby("score").seeds.sum().max()
         for runs, folder in zip((one, two), folders, strict=True):
             if missing := len(runs) - num_pairs:
@@ -271,9 +274,12 @@ class Compare:
             "t-test after Holm's correction for all rows)."
         )
         tables.show(table, ".3f")
+        print_legend("columns", COMPARISON)
+        print()
         out = self.out or self.first
         write_comparison(out, table, f"values of {name}: first minus second")
         print(f"table: {out / 'comparison.csv'}")
+        print(f"differences and intervals: {out / 'comparison.png'}")
 
 
 def side_names(

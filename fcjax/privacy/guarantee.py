@@ -1,7 +1,7 @@
 """The settings of differential privacy: the protected unit, epsilon and delta."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fcjax.privacy.accounting import Parts, traced_noise_of
@@ -46,7 +46,8 @@ class Privacy:
     each round."""
     radius: Annotated[float, Limits(above=0), shown("1")] = 1.0
     """Largest L2 norm of an example in private k-means. Longer examples are scaled
-    down. Examples of unit length, the default, stay unchanged."""
+    down. Examples of unit length, the default, stay unchanged. With --no-unit-length,
+    F values from 0 to 1 need the square root of F."""
     sample_rate: Annotated[float, Limits(above=0, most=1)] = 1.0
     """Probability that a client participates in a round of training, with the unit
     `clients`. Sampling saves computation and traffic."""
@@ -216,6 +217,39 @@ def private_builder(
         return build({**values, "privacy": Noise(unit, noise, parts, privacy)})
 
     return build_private
+
+
+def spent(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Describes the privacy budgets of finished runs.
+
+    Args:
+        rows: rows of results.csv.
+
+    Returns:
+        One line with the budget of each run and with the sum over all runs, which
+        bounds what all of them together reveal. Empty without private runs.
+
+    Examples:
+        >>> row = {"epsilon": 1.0, "delta": 1e-05, "privacy_unit": "examples"}
+        >>> spent([row, row | {"epsilon": 2.0}]).partition("; ")[0]
+        'privacy: epsilon 1 or 2, delta 1e-05 per run, unit examples'
+    """
+    rows = [row for row in rows if row.get("epsilon") is not None]
+    if not rows:
+        return ""
+    each = (
+        " or ".join(dict.fromkeys(f"{row[name]:g}" for row in rows))
+        for name in ("epsilon", "delta")
+    )
+    units = " or ".join(dict.fromkeys(row["privacy_unit"] for row in rows))
+    line = "privacy: epsilon {}, delta {} per run, unit {}".format(*each, units)
+    epsilon, delta = (sum(row[name] for row in rows) for name in ("epsilon", "delta"))
+    if len(rows) > 1:
+        line += (
+            f"; all {len(rows)} private runs of the folder together have at most "
+            f"epsilon {epsilon:g}, delta {delta:g}"
+        )
+    return line
 
 
 def least_members(settings: Any) -> int:

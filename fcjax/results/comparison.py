@@ -115,8 +115,9 @@ def keys_of(
         for name in (*by, "seed"):
             if name not in run.folder.names:
                 raise ValueError(
-                    f"`by` {name}: {run.folder.directory} varies "
-                    f"{' '.join(run.folder.names)}"
+                    f"`by` {name}: {run.folder.directory} has no setting {name}, only "
+                    f"{' '.join(run.folder.names)}; choose one value of {name} in the "
+                    "other folder by `where`"
                 )
     if both := {*by} & {*but}:
         name = both.pop()

@@ -21,6 +21,7 @@ import fcjax
 from fcjax.data.source import short_name
 from fcjax.federated.kmeans import UNLIKE
 from fcjax.metrics.internal import INTERNAL_SCORES
+from fcjax.privacy.guarantee import spent
 from fcjax.results import drawing, store, tables
 from fcjax.results.environment import PACKAGES
 from fcjax.results.figures import images, in_words
@@ -644,8 +645,10 @@ def warnings(
     surely = "" if row.get("nmi") is not None else "likely "
     unlike, moved = row.get("heterogeneity") or 0.0, scored.num_reassigned
     texts = {
-        "The budget of differential privacy does not cover this report. It was drawn "
-        "from the examples themselves. Show it only to those who may see them.": (
+        f"This run has {spent([row]).removeprefix('privacy: ')}. This does not cover "
+        "the report: it was drawn, and its run chosen, from the examples themselves. "
+        "Show it only to those who may see them. All private runs of a folder together "
+        "have the sum of their budgets; table.md has it.": (
             row.get("epsilon") is not None
         ),
         "This run collapsed: nearly all examples are in one cluster, or have nearly "

@@ -592,7 +592,7 @@ def write_comparison(out: Path, table: pd.DataFrame, title: str) -> None:
     figures.intervals(
         {n: (*x, s) for n, x, s in zip(names, intervals, significant, strict=True)},
         out / "comparison.png",
-        xlabel=f"{scores}: first method minus second method",
+        xlabel=f"{scores}\nfirst minus second",
         title=title,
     )
 

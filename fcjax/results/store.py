@@ -414,7 +414,8 @@ class Folder:
         Returns:
             Names and values.
         """
-        return ", ".join(f"{name} {point[name]:g}" for name in [*self.settings, "seed"])
+        values = ", ".join(f"{name} {point[name]:g}" for name in self.settings)
+        return f"{values}, seed {point['seed']:.0f}"
 
     def place_of(self, points: Sequence[Point]) -> str:
         """Returns the position of runs in the grid, such as "runs 4 to 6 of 9".
@@ -452,7 +453,9 @@ class Folder:
             The path of an .npz file in models/. The file need not exist.
         """
         # All axis values together may be too long for the name of a file.
-        name = self._file_name(point, [self.names[0], self.names[-1]])
+        # A budget is among the others, so that nobody confuses two of them.
+        budget = [name for name in self.names if name == "epsilon"]
+        name = self._file_name(point, [self.names[0], *budget, self.names[-1]])
         return self.directory / "models" / f"{name}.npz"
 
     def communities_path(self, point: Point) -> Path:

@@ -548,6 +548,19 @@ def guarantee(
     name, number = "examples", len(dataset.examples)
     if unit == "clients":
         name, number = "clients", num_clients
+    if unit == "clients" and num_clients <= 100:
+        warnings.append(
+            f"privacy: the noise hides a whole client, and {num_clients} clients are "
+            "too few for that: expect clusters without structure (figures in docs/guides/"
+            "privacy.md)"
+        )
+    if not getattr(task.method, "unit_length", True) and "radius" not in given(privacy):
+        longest = dataset.examples[0].size ** 0.5
+        warnings.append(
+            f"privacy: examples longer than {privacy.radius:g} are scaled down, which "
+            f"can cost more than the noise; {dataset.examples[0].size} values from 0 "
+            f"to 1 have lengths up to {longest:.5g}; set `radius`"
+        )
     if privacy.delta > 0.1 / number:
         warnings.append(
             f"privacy: delta {privacy.delta:g} is large for {number:,} {name}; choose "

@@ -47,6 +47,7 @@ class Progress:
         self._clock = clock
         self._total = self._left = total
         self._timings: list[Timing] = []
+        self._early = 0
         self._is_first = True
         self._is_enabled = enabled
         is_live = enabled and console.is_interactive
@@ -63,15 +64,16 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def skip(self, count: int) -> None:
+    def skip(self, count: int, *, early: bool = False) -> None:
         """Counts run-rounds that take no time.
-
-        They were done in an earlier session, or their stage ended early.
 
         Args:
             count: the number of run-rounds.
+            early: whether their stage ended early. The estimate expects the same share
+                of the other runs. Otherwise an earlier session has done the rounds.
         """
         self._left -= count
+        self._early += count if early else 0
 
     def show(
         self,
@@ -98,7 +100,11 @@ class Progress:
         if not (self._is_enabled and is_due):
             return
         self._last_line = now
-        text = line(label, metrics, seconds_left(self._timings, self._left))
+        seconds = seconds_left(self._timings, self._left)
+        if seconds is not None:
+            done = sum(timing.run_rounds for timing in self._timings)
+            seconds *= done / (done + self._early)
+        text = line(label, metrics, seconds)
         if self._bar is None:
             print(text, file=self._console.file, flush=True)
         else:

@@ -16,6 +16,7 @@ from fcjax.data.source import short_name
 from fcjax.methods import Method
 from fcjax.metrics.internal import INTERNAL_SCORES
 from fcjax.parallel.mesh import all_devices, is_multiprocess
+from fcjax.privacy.guarantee import spent
 from fcjax.results import store, tables
 from fcjax.results.results import Results
 from fcjax.results.run import below_kmeans
@@ -46,6 +47,7 @@ COLUMNS = {
     "calinski_harabasz": (
         "between-cluster over within-cluster variance (0 or more, higher is better)"
     ),
+    "failed": "runs that collapsed or diverged; their scores mean nothing",
 }
 """The meaning of the columns of the printed table, for its legend."""
 SCOPES = {
@@ -57,7 +59,8 @@ SCOPES = {
 FILES = {
     "results.csv": "all scores, one row per run",
     "table.md": "the table above as a file",
-    "figures": "learning curves and embedding",
+    "table.tex": "the same for LaTeX",
+    "figures": "learning curves, embedding, scores against each setting",
     "report.html": "HTML report, open it in a browser",
 }
 """The files of a results folder that a command names at its end."""
@@ -81,11 +84,16 @@ def log_results(folder: Folder, dataset: Dataset | None = None) -> None:
         reported=folder.config.get("reported", ()),
     )
     log_table(summary)
-    tables.write(summary, directory)
+    budgets = spent(folder.rows)
+    if budgets:
+        log.info(budgets)
+    tables.write(summary, directory, [budgets] if budgets else [])
     for row in rows:
         if row["status"] != "ok":
             point = ", ".join(f"{name} {row[name]}" for name in folder.settings)
-            log.warning(f"run {point}, seed {row['seed']} {row['status']}")
+            log.warning(
+                f"run {point}, seed {row['seed']} {row['status']} (docs/faq.md)"
+            )
     for text in compare_with_kmeans(rows, folder.settings):
         line = text.removeprefix("warning: ")
         log.log(logging.INFO if line == text else logging.WARNING, line)
@@ -280,7 +288,13 @@ def summarize(
         values = (*values, "initial_acc", *reported)
     if any(row["failure_rate"] > 0 for row in rows):
         values = (*values, "participation", "surviving_nmi")
-    return tables.format_summary(tables.summarize(rows, by=by, values=values))
+    summary = tables.summarize(rows, by=by, values=values)
+    table = tables.format_summary(summary)
+    failed = [tuple(row[x] for x in by) for row in rows if row["status"] != "ok"]
+    if failed:
+        counts = pd.Index(failed).value_counts()
+        table["failed"] = counts.reindex(summary.index, fill_value=0).to_numpy()
+    return table
 
 
 def log_all_results(folders: Sequence[Folder], *, out: Path | None) -> None:
@@ -452,13 +466,14 @@ def value_range(values: Sequence[int]) -> str:
 
 
 def progress_callback(
-    progress: Progress, place: str
+    progress: Progress, place: str, num_rounds: int
 ) -> Callable[[engine.Round, int, list], None]:
     """Returns the function that shows the rounds of a call.
 
     Args:
         progress: shows the lines.
         place: the runs of the call within the grid, such as "runs 1 to 4 of 15".
+        num_rounds: number of rounds over all stages, if none ends early.
 
     Returns:
         (round, step, rows) -> None, with the number of rounds over all stages and the
@@ -469,7 +484,7 @@ def progress_callback(
     def show(round: engine.Round, step: int, rows: list[Mapping[str, Any]]) -> None:
         nonlocal last_step
         # Rounds of an earlier session, and of stages that ended early, take no time.
-        progress.skip((step - last_step - 1) * len(rows))
+        progress.skip((step - last_step - 1) * len(rows), early=last_step > 0)
         last_step = step
         metrics = {
             name: np.mean([row[name] for row in rows if row[name] is not None])
@@ -479,6 +494,9 @@ def progress_callback(
         stage, number = round.stage, round.position.round
         label = f"{stage.name} round {number}/{stage.num_rounds}"
         label = ", ".join(filter(None, [label, place]))
+        if round.is_last and step + stage.num_rounds - number == num_rounds:
+            # No later round of this call would count what its last stage has left out.
+            progress.skip((num_rounds - step) * len(rows), early=True)
         progress.show(label, len(rows), metrics, last=round.is_last)
 
     return show

@@ -408,8 +408,9 @@ def run(
     labels, method = experiment.dataset.labels, batch.method
     interval = None if folder.in_memory else options.checkpoint_interval
     checkpoints = Checkpoints(folder.begin_runs(batch.points), interval=interval)
-    show = report.progress_callback(progress, folder.place_of(batch.points))
     before = [0, *itertools.accumulate(plan.num_rounds(batch))]
+    place = folder.place_of(batch.points)
+    show = report.progress_callback(progress, place, before[-1])
     names = {folder.log_name(point): point for point in batch.points}
     schedule = evaluation_schedule(options.evaluate_every, method.evaluate_every)
     clock, last = time.perf_counter(), None

@@ -9,7 +9,7 @@ import pytest
 import fcjax
 from fcjax import engine
 from fcjax.algorithms.rounds import evaluation_schedule
-from fcjax.data import Dataset
+from fcjax.data import Dataset, load
 from fcjax.deploy import app
 from fcjax.deploy.parties import Memory, Program, Server, Site
 from fcjax.methods import CCFC, FFCM, ExactKMeans, KFed, KMeans
@@ -18,6 +18,15 @@ from fcjax.sweep.experiment import prepare
 from fcjax.sweep.plan import Task
 
 SITES = 3
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory):
+    """The file of the digits as vectors, for which CCFC compiles fast."""
+    digits = load("digits")
+    path = tmp_path_factory.mktemp("digits") / "vectors.npz"
+    np.savez(path, x=digits.examples.reshape(-1, 64), y=digits.labels)
+    return str(path)
 
 
 class Both:
@@ -130,8 +139,8 @@ def test_a_server_that_is_started_again_goes_on_from_its_last_step():
     both.assert_equal(done)
 
 
-def test_a_site_goes_on_from_its_memory_and_repeats_a_step_with_the_same_bits():
-    both = Both(CCFC, preset="smoke", pretrain_rounds=1)
+def test_a_site_goes_on_from_its_memory_and_repeats_a_step_with_the_same_bits(vectors):
+    both = Both(CCFC, preset="smoke", pretrain_rounds=1, dataset=vectors)
     step = 1  # the first round; clients keep the state of their optimizers
     begin = both.server._first()
     down = both.server.program.server_part(("round", 0))(
@@ -158,8 +167,8 @@ def present(both):
     return everyone
 
 
-def test_a_site_without_its_memory_says_so_and_begins_like_a_new_client():
-    both = Both(CCFC, preset="smoke", pretrain_rounds=2)
+def test_a_site_without_its_memory_says_so_and_begins_like_a_new_client(vectors):
+    both = Both(CCFC, preset="smoke", pretrain_rounds=2, dataset=vectors)
     site = Site(both.plan, 0, both.data[0])
     site.program = both.sites[0].program
     parts = site.program.cut(("round", 0)).phases[0].down
@@ -247,8 +256,8 @@ def test_a_plan_file_has_the_plan(tmp_path):
         app.read(tmp_path / "plan.toml")
 
 
-def test_steps_have_the_keys_and_numbers_of_the_engine():
-    both = Both(CCFC, preset="smoke", pretrain_rounds=2)
+def test_steps_have_the_keys_and_numbers_of_the_engine(vectors):
+    both = Both(CCFC, preset="smoke", pretrain_rounds=2, dataset=vectors)
     program = Program(both.plan, 50)
     position = next(x for x in program.steps if x == (1, 3))
     _, key, now, _ = program.common(position, program.nobody())

@@ -428,7 +428,13 @@ levels = {"clusters": (2, 3), "p": (0.0, 1.0)}
             (),
             "the runs also differ in p: select runs with --where p",
         ),
-        ("compare", single, True, ("--by", "weight"), "--by weight: .* varies p "),
+        (
+            "compare",
+            single,
+            True,
+            ("--by", "weight"),
+            "--by weight: .* has no setting weight, only p ",
+        ),
         (
             *("compare", single, True),
             ("--by", "p", "--first-where", "p=0"),

@@ -110,7 +110,7 @@ def presets(
     *,
     smoke_seeds: tuple[int, ...] = (0, 1, 2),
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
-    rounds: tuple[int, int] = (100, 30),
+    rounds: tuple[int, int] = (30, 10),
 ) -> dict[str, Preset]:
     """Returns both presets from their grids.
 
