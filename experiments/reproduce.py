@@ -563,11 +563,7 @@ def paper_rows(
         }
         for paper_name, shown_name in datasets.values()
         for setting, scores in study.paper.items()
-        if setting[0] == paper_name
-        and (
-            not methods
-            or dict(zip(study.by, setting, strict=True))["method"] in methods
-        )
+        if setting[0] == paper_name and (not methods or {*methods} & {*setting})
     ]
 
 

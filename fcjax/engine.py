@@ -364,10 +364,10 @@ def check_state(name: str, before: State, after: State) -> None:
         ValueError: the states differ. The message names the stage and the array.
 
     Examples:
-        >>> before, after = State(jnp.ones(3)), State(jnp.ones((3, 3)))
+        >>> before, after = State(jnp.ones(3)), State(jnp.ones(4))
         >>> check_state("cluster", before, after)
         Traceback (most recent call last):
-        ValueError: stage cluster: `round` changed state.server from shape (3,) to (3, 3)
+        ValueError: stage cluster: `round` changed state.server from shape (3,) to (4,)
     """
     left, right = (
         {f"state{jax.tree_util.keystr(path)}": jnp.shape(x) for path, x in leaves}

@@ -59,6 +59,35 @@ def test_methods_that_share_a_stage_share_its_draws_and_the_first_state():
     assert len(set(drawn)) == 7  # no two draws have one key
 
 
+@pytest.mark.parametrize(
+    ("after", "line"),
+    [
+        (
+            jnp.zeros((3, 2)),
+            r"changed state.server\['x'\] from shape \(2,\) to \(3, 2\)",
+        ),
+        (None, r"need the same arrays, but only one has state.server\['x'\]"),
+    ],
+)
+def test_a_round_that_changes_the_shapes_of_the_state_is_named(after, line):
+    """Otherwise the error would come from `assign`, which did not cause it."""
+    method = FederatedClustering(
+        init=lambda key, federation: State({"x": jnp.zeros(2)}),
+        stages=(
+            all_rounds(
+                "cluster",
+                lambda key, state, federation: (State({"x": after}), {"loss": 0.0}),
+                2,
+            ),
+        ),
+        embed=lambda state, federation: jnp.zeros((1, 1, 1)),
+        assign=lambda state, federation: jnp.zeros((1, 1), int),
+    )
+    keys = jax.vmap(jax.random.key)(jnp.array([7]))
+    with pytest.raises(ValueError, match=f"^stage cluster: .*{line}"):
+        engine.run(lambda hyper: method, Grid(jnp.zeros(1), keys, FEDERATION))
+
+
 def test_what_a_grid_runs_is_lowered_from_its_shapes():
     """A round on the memory of the state that it is given."""
     runs = grid()

@@ -240,8 +240,10 @@ class Folder:
             reason = "results of an earlier fcjax, to which this version adds no runs"
         elif names := differing(old, self.config):
             differences = (
-                f"{'flags' if name == 'swept' else name}: "
-                f"{_text(old.get(name))} there, {_text(self.config.get(name))} here"
+                only_in_one(old.get("swept", []), self.config["swept"])
+                if name == "swept"
+                else f"{name}: {_text(old.get(name))} there, "
+                f"{_text(self.config.get(name))} here"
                 for name in names
                 # "defaults" is the complement of "swept".
                 if name != "defaults"
@@ -958,6 +960,23 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     missing = object()
     names = {**one, **other}.keys() - {"command"}
     return sorted(k for k in names if one.get(k, missing) != other.get(k, missing))
+
+
+def only_in_one(there: Sequence[str], here: Sequence[str]) -> str:
+    """Describes the flags that only one of two commands has.
+
+    Args:
+        there: the flags of the earlier command.
+        here: the flags of this command.
+
+    Returns:
+        Such as "not given there: blend".
+    """
+    parts = [("not given there", {*here} - {*there})]
+    parts += [("not given here", {*there} - {*here})]
+    return ", ".join(
+        f"{text}: {' '.join(sorted(names))}" for text, names in parts if names
+    )
 
 
 def _text(value: Any) -> str:

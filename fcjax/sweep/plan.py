@@ -551,8 +551,8 @@ def guarantee(
     if unit == "clients" and num_clients <= 100:
         warnings.append(
             f"privacy: the noise hides a whole client, and {num_clients} clients are "
-            "too few for that: expect clusters without structure (figures in docs/guides/"
-            "privacy.md)"
+            "too few for that: expect clusters without structure (figures in "
+            "docs/guides/privacy.md)"
         )
     if not getattr(task.method, "unit_length", True) and "radius" not in given(privacy):
         longest = dataset.examples[0].size ** 0.5

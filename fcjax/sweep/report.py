@@ -290,7 +290,9 @@ def summarize(
         values = (*values, "participation", "surviving_nmi")
     summary = tables.summarize(rows, by=by, values=values)
     table = tables.format_summary(summary)
-    failed = [tuple(row[x] for x in by) for row in rows if row["status"] != "ok"]
+    failed = [
+        tuple(row[x] for x in by) for row in rows if row.get("status", "ok") != "ok"
+    ]
     if failed:
         counts = pd.Index(failed).value_counts()
         table["failed"] = counts.reindex(summary.index, fill_value=0).to_numpy()

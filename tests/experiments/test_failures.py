@@ -34,3 +34,11 @@ def test_the_table_shows_failures_where_any_run_has_them():
     # From before there were these columns.
     assert columns([run("0.5", "0")]) == scores
     assert columns([run("0.5", "0"), unscored]) == [*scores, "participation"]
+
+
+def test_the_table_counts_runs_that_failed():
+    runs = [run(0, 0, status="ok"), run(0, 1, status="diverged in round 2 of cluster")]
+    runs += [run(0.5, seed, status="ok", participation=0.5) for seed in (0, 1)]
+    table = report.summarize(runs, ["p", "failure_rate"], labelled=True)
+    assert table["failed"].tolist() == [1, 0]
+    assert "failed" not in report.summarize(runs[2:], ["p"], labelled=True)

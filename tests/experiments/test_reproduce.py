@@ -173,3 +173,16 @@ def test_what_is_wrong_is_said_before_anything_runs(call, message, tmp_path):
         call(tmp_path)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_smaller_data_of_a_ledger_is_named_and_not_compared_with_the_paper(tmp_path):
+    """The ledger has CCFC on all of MNIST at two levels of p, and on less at others."""
+    ledger = Path(__file__).parents[2] / "experiments" / "results"
+    args = {"from_ledger": ledger, "datasets": ("mnist",), "methods": ("CCFC",)}
+    reproduce.main(reproduce.Args("ccfc-table1", out=tmp_path, **args))
+    table = rows(tmp_path / "ccfc-table1" / "table.csv")
+    assert {row["method"] for row in table} == {"CCFC"}
+    for row in table:
+        assert (row["dataset"] == "mnist") == bool(row["nmi_paper"])
+    names = {row["dataset"] for row in table if row["nmi"]}
+    assert {"mnist", "mnist, 2,000 examples, 16 pixels"} <= names

@@ -56,6 +56,36 @@ def test_the_guarantee_is_printed_and_a_part_of_the_results(tmp_path):
     assert runs[names].to_numpy().tolist() == [[2.0, 1e-6, "examples", "gaussian"]]
 
 
+def test_a_folder_that_goes_on_has_the_sum_of_all_its_budgets(tmp_path):
+    for epsilon in ([1.0], [1.0, 2.0]):
+        privacy = Privacy(epsilon=epsilon)
+        fcjax.run(ExactKMeans(), "digits", privacy=privacy, out=tmp_path, **DIGITS)
+    expected = (
+        "- privacy: epsilon 1 or 2, delta 1e-05 per run, unit examples; all 2 private "
+        "runs of the folder together have at most epsilon 3, delta 2e-05\n"
+    )
+    assert expected in (tmp_path / "table.md").read_text()
+    models = [path.name for path in (tmp_path / "models").glob("*.npz")]
+    assert len(models) == 2
+    assert all(any(f"epsilon={x}," in name for x in (1, 2)) for name in models)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "line"),
+    [
+        (ExactKMeans(unit_length=False), {}, r"64 values .* lengths up to 8; set `rad"),
+        (ExactKMeans(unit_length=False), {"radius": 8.0}, ""),
+        (ExactKMeans(), {}, ""),
+        (ExactKMeans(), {"privacy_unit": "clients"}, "10 clients are too few for that"),
+    ],
+)
+def test_what_costs_more_than_the_noise_is_warned_of(method, settings, line):
+    task = Task.of(method, epsilon=1, seed=(5,), limit=200, **settings)
+    warnings = prepare(task, in_memory=True).warnings
+    assert bool(line) == bool(warnings)
+    assert re.search(line, " ".join(warnings))
+
+
 def test_a_private_run_does_not_depend_on_the_other_budgets():
     def labels(epsilon):
         privacy = Privacy(epsilon=epsilon)
@@ -194,11 +224,12 @@ def test_the_report_of_a_private_run_says_what_it_shows(tmp_path):
         return (folder / "report" / "report.html").read_text()
 
     private = report("private", privacy=Privacy(epsilon=8))
-    assert "budget of differential privacy does not cover this report" in private
+    line = "This run has epsilon 8, delta 1e-05 per run, unit examples. This does not "
+    assert f"{line}cover the report" in " ".join(private.split())
     assert "in the order of the data set" in private
     assert "nearest to the center" not in private
     usual = report("usual")
-    assert "budget of differential privacy" not in usual
+    assert "This run has epsilon" not in usual
     assert "nearest to the center" in usual
 
 

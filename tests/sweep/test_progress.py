@@ -84,6 +84,22 @@ def test_a_line_every_five_seconds_and_at_the_end_of_a_stage(clock):
     assert lines(console) == expected
 
 
+def test_stages_that_end_early_are_expected_to_do_so_again(clock):
+    """Two runs of ten rounds, of which the first needs four. So eight of the other's
+    ten rounds are left after two, and three or four are expected."""
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with Progress(20, console=console, clock=clock) as progress:
+        for number, now in enumerate([10.0, 20.0, 30.0, 40.0, 50.0, 60.0], start=1):
+            clock.now = now
+            if number == 4:
+                progress.skip(6, early=True)
+            progress.show(f"round {number}", 1, {}, last=number == 4)
+    # The rounds after a stage's end compile: three rounds tell that one takes 10 s.
+    told = lines(console)
+    assert told[3] == "round 4: about 40 s left"  # 10 x 10 s x 4 / 10
+    assert told[5] == "round 6: about 40 s left"  # 8 x 10 s x 6 / 12
+
+
 def test_lines_arrive_at_once_and_are_never_wrapped(clock):
     class File(io.StringIO):
         flushed = ""
