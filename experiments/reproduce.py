@@ -65,7 +65,7 @@ class Args:
     preset: Annotated[
         Literal["smoke", "paper"] | None, shown("smoke; with --from paper")
     ] = None
-    """smoke: short training on digits instead of the paper's data, for minutes. paper:
+    """smoke: a few minutes of training on digits instead of the paper's data. paper:
     the paper's data and settings."""
     from_ledger: Annotated[
         Path | None,
@@ -531,15 +531,16 @@ def shown_dataset(job: Job, results: Folder | None) -> str:
         results: the runs of the row, None without runs.
 
     Returns:
-        Such as "mnist", or "mnist, 2,000 examples, 16 pixels".
+        Such as "mnist", or "mnist, 2,000 examples, 16 x 16 pixels".
     """
-    config = {} if results is None else results.config
-    limit, resize = config.get("limit"), config.get("resize")
+    if results is None:
+        return job.dataset
+    limit, resize = results.config.get("limit"), results.config.get("resize")
     parts = [job.dataset]
-    if limit != job.task.source.limit and limit is not None:
-        parts.append(f"{limit:,} examples")
+    if limit != job.task.source.limit:
+        parts.append(f"{limit:,} examples" if limit else "all examples")
     if resize != job.task.source.resize and resize is not None:
-        parts.append(f"{resize} pixels")
+        parts.append(f"{resize} x {resize} pixels")
     return ", ".join(parts)
 
 
@@ -556,6 +557,7 @@ def paper_rows(
     Returns:
         One row per setting: the columns `Study.by`, and `paper_NAME` for each score.
     """
+    shown = methods if "method" in study.by else ()
     return [
         {
             **dict(zip(study.by, (shown_name, *setting[1:]), strict=True)),
@@ -563,7 +565,8 @@ def paper_rows(
         }
         for paper_name, shown_name in datasets.values()
         for setting, scores in study.paper.items()
-        if setting[0] == paper_name and (not methods or {*methods} & {*setting})
+        if setting[0] == paper_name
+        and (not shown or setting[study.by.index("method")] in shown)
     ]
 
 

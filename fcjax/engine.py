@@ -351,7 +351,7 @@ def _compile_stage(
 
 
 def check_state(name: str, before: State, after: State) -> None:
-    """Checks that a round keeps the structure and the shapes of the state.
+    """Checks that a round keeps the arrays of the state and their shapes.
 
     Otherwise the error would appear later, in another function of the method.
 

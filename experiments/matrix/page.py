@@ -22,6 +22,7 @@ from experiments.matrix.ranks import (
     non_dominated,
     ranks_of,
 )
+from fcjax.data.dataset import counted
 from fcjax.results import store
 from fcjax.results.figures import curves
 from fcjax.results.figures.images import data_uri
@@ -189,7 +190,8 @@ def draw_ranks(table: Table, ranks: Ranks, path: Path) -> None:
         axes.plot([at, at], [first - 0.2, last + 0.2], color=curves.INK, linewidth=2)
     axes.invert_yaxis()
     axes.set_xlabel("mean rank by NMI (1: best); dark lines join methods that tie")
-    title = f"Ranks over {ranks.num_blocks} cases of {len(ranks.datasets)} data sets"
+    data_sets = counted(len(ranks.datasets), "data set")
+    title = f"Ranks over {ranks.num_blocks} cases of {data_sets}"
     curves.write(figure, path, title)
 
 

@@ -227,12 +227,14 @@ def spent(rows: Sequence[Mapping[str, Any]]) -> str:
 
     Returns:
         One line with the budget of each run and with the sum over all runs, which
-        bounds what all of them together reveal. Empty without private runs.
+        bounds what all of them together reveal. Runs with the same seed and epsilon
+        share their noise, so their sum is no bound and is left out. Empty without
+        private runs.
 
     Examples:
-        >>> row = {"epsilon": 1.0, "delta": 1e-05, "privacy_unit": "examples"}
-        >>> spent([row, row | {"epsilon": 2.0}]).partition("; ")[0]
-        'privacy: epsilon 1 or 2, delta 1e-05 per run, unit examples'
+        >>> row = {"epsilon": 1, "delta": 1e-5, "privacy_unit": "examples", "seed": 7}
+        >>> spent([row])
+        'privacy: epsilon 1, delta 1e-05 per run, unit examples'
     """
     rows = [row for row in rows if row.get("epsilon") is not None]
     if not rows:
@@ -243,13 +245,19 @@ def spent(rows: Sequence[Mapping[str, Any]]) -> str:
     )
     units = " or ".join(dict.fromkeys(row["privacy_unit"] for row in rows))
     line = "privacy: epsilon {}, delta {} per run, unit {}".format(*each, units)
-    epsilon, delta = (sum(row[name] for row in rows) for name in ("epsilon", "delta"))
-    if len(rows) > 1:
-        line += (
-            f"; all {len(rows)} private runs of the folder together have at most "
-            f"epsilon {epsilon:g}, delta {delta:g}"
+    if len(rows) == 1:
+        return line
+    if len({(row["seed"], row["epsilon"]) for row in rows}) < len(rows):
+        return (
+            f"{line}; no sum bounds all {len(rows)} runs, because runs with the same "
+            "seed and epsilon share their noise"
         )
-    return line
+    epsilon, delta = (sum(row[name] for row in rows) for name in ("epsilon", "delta"))
+    same = " (if their clients are the same)" if "clients" in units else ""
+    return (
+        f"{line}; all {len(rows)} private runs together{same}: at most epsilon "
+        f"{epsilon:g}, delta {delta:g}"
+    )
 
 
 def least_members(settings: Any) -> int:

@@ -114,11 +114,13 @@ def keys_of(
     for run in (one, other):
         for name in (*by, "seed"):
             if name not in run.folder.names:
-                raise ValueError(
+                line = (
                     f"`by` {name}: {run.folder.directory} has no setting {name}, only "
-                    f"{' '.join(run.folder.names)}; choose one value of {name} in the "
-                    "other folder by `where`"
+                    f"{' '.join(run.folder.names)}"
                 )
+                if name in {*one.folder.names, *other.folder.names}:
+                    line += f"; choose one value of {name} of the other folder"
+                raise ValueError(line)
     if both := {*by} & {*but}:
         name = both.pop()
         raise ValueError(

@@ -645,12 +645,9 @@ def warnings(
     surely = "" if row.get("nmi") is not None else "likely "
     unlike, moved = row.get("heterogeneity") or 0.0, scored.num_reassigned
     texts = {
-        f"This run has {spent([row]).removeprefix('privacy: ')}. This does not cover "
-        "the report: it was drawn, and its run chosen, from the examples themselves. "
-        "Show it only to those who may see them. All private runs of a folder together "
-        "have the sum of their budgets; table.md has it.": (
-            row.get("epsilon") is not None
-        ),
+        f"{spent(folder.rows).capitalize()}. The guarantee does not cover this report, "
+        "because the report uses the examples without noise. Show it only to those who "
+        "may see them.": (row.get("epsilon") is not None),
         "This run collapsed: nearly all examples are in one cluster, or have nearly "
         "the same embedding. Do not use its clusters. Try another seed or learning "
         "rate.": status == "collapsed",

@@ -970,12 +970,12 @@ def only_in_one(there: Sequence[str], here: Sequence[str]) -> str:
         here: the flags of this command.
 
     Returns:
-        Such as "not given there: blend".
+        Such as "only this command gives blend".
     """
-    parts = [("not given there", {*here} - {*there})]
-    parts += [("not given here", {*there} - {*here})]
+    parts = [("this command gives", {*here} - {*there})]
+    parts += [("the earlier command gives", {*there} - {*here})]
     return ", ".join(
-        f"{text}: {' '.join(sorted(names))}" for text, names in parts if names
+        f"only {text} {' '.join(sorted(names))}" for text, names in parts if names
     )
 
 

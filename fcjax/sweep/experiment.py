@@ -196,12 +196,9 @@ def prepare(
     notes, warnings = [memory_note], []
     if task.privacy.epsilon:
         unit = batches[0].method.settings["privacy_unit"]
-        num_runs = sum(len(batch.points) for batch in batches)
         sizes = (len(x.clients) for batch in batches for x in batch.partitions)
-        lines, warnings = plan.guarantee(
-            *(task, unit, dataset), num_runs=num_runs, num_clients=max(sizes)
-        )
-        notes += lines
+        line, warnings = plan.guarantee(task, unit, dataset, num_clients=max(sizes))
+        notes.append(line)
     return Experiment(
         *(task, dataset, folder, tuple(pending_batches), pool),
         notes=tuple(notes),

@@ -500,19 +500,18 @@ def resolve(task: Task, problem: Problem) -> MethodSpec:
 
 
 def guarantee(
-    task: Task, unit: Unit, dataset: Dataset, *, num_runs: int, num_clients: int
-) -> tuple[list[str], list[str]]:
+    task: Task, unit: Unit, dataset: Dataset, *, num_clients: int
+) -> tuple[str, list[str]]:
     """Describes the guarantee of private runs.
 
     Args:
         task: the task.
         unit: the protected unit.
         dataset: the data set.
-        num_runs: number of runs of the grid.
         num_clients: largest number of clients of a run.
 
     Returns:
-        The lines of the guarantee, and one warning per setting that weakens it.
+        The line of the guarantee, and one warning per setting that weakens it.
     """
     privacy = task.privacy
     what = {
@@ -532,14 +531,7 @@ def guarantee(
         f"privacy: epsilon {budgets}, delta {privacy.delta:g} for {what}; Gaussian "
         f"noise; without noise: {', '.join(open_parts)} (docs/guides/privacy.md)"
     )
-    lines, warnings = [line], []
-    if num_runs > 1:
-        total = sum(epsilons) * num_runs / len(epsilons)
-        lines.append(
-            f"privacy: each run spends its own budget; all {num_runs} runs of "
-            f"{task.method.name} together spend at most epsilon {total:g}, delta "
-            f"{num_runs * privacy.delta:g}"
-        )
+    warnings = []
     if 0 in task.options.seed:
         warnings.append(
             "privacy: everybody who knows the seed can remove the noise, and seed 0 is "
@@ -548,25 +540,25 @@ def guarantee(
     name, number = "examples", len(dataset.examples)
     if unit == "clients":
         name, number = "clients", num_clients
-    if unit == "clients" and num_clients <= 100:
-        warnings.append(
-            f"privacy: the noise hides a whole client, and {num_clients} clients are "
-            "too few for that: expect clusters without structure (figures in "
-            "docs/guides/privacy.md)"
-        )
+        if number <= 100:
+            warnings.append(
+                f"privacy: the noise hides a whole client, and {number} clients are "
+                "few for that: in our tables up to epsilon 8, clusters lost their "
+                "structure (docs/guides/privacy.md)"
+            )
     if not getattr(task.method, "unit_length", True) and "radius" not in given(privacy):
         longest = dataset.examples[0].size ** 0.5
         warnings.append(
             f"privacy: examples longer than {privacy.radius:g} are scaled down, which "
-            f"can cost more than the noise; {dataset.examples[0].size} values from 0 "
-            f"to 1 have lengths up to {longest:.5g}; set `radius`"
+            f"can cost more than the noise; if all {dataset.examples[0].size} values "
+            f"are from 0 to 1, `radius` {longest:.5g} changes no example"
         )
     if privacy.delta > 0.1 / number:
         warnings.append(
             f"privacy: delta {privacy.delta:g} is large for {number:,} {name}; choose "
             f"at most {0.1 / number:.2g}"
         )
-    return lines, warnings
+    return line, warnings
 
 
 def with_client_size(method: MethodSpec, size: int) -> MethodSpec:

@@ -70,7 +70,7 @@ class Progress:
         Args:
             count: the number of run-rounds.
             early: whether their stage ended early. The estimate expects the same share
-                of the other runs. Otherwise an earlier session has done the rounds.
+                of later calls. Otherwise an earlier session has done the rounds.
         """
         self._left -= count
         self._early += count if early else 0
@@ -82,6 +82,7 @@ class Progress:
         metrics: Mapping[str, SupportsFloat],
         *,
         last: bool = False,
+        rest: int = 0,
     ) -> None:
         """Counts a round that has just ended, and shows a line if one is due.
 
@@ -91,6 +92,7 @@ class Progress:
             metrics: the values to show, by name.
             last: whether it is the last round of a stage in a call. It is always shown,
                 and the next round compiles.
+            rest: the number of run-rounds that are left in this call.
         """
         now = self._clock()
         self._timings.append(Timing(now - self._last_end, count, self._is_first))
@@ -100,11 +102,9 @@ class Progress:
         if not (self._is_enabled and is_due):
             return
         self._last_line = now
-        seconds = seconds_left(self._timings, self._left)
-        if seconds is not None:
-            done = sum(timing.run_rounds for timing in self._timings)
-            seconds *= done / (done + self._early)
-        text = line(label, metrics, seconds)
+        done = sum(timing.run_rounds for timing in self._timings)
+        later = (self._left - rest) * done / (done + self._early)
+        text = line(label, metrics, seconds_left(self._timings, rest + later))
         if self._bar is None:
             print(text, file=self._console.file, flush=True)
         else:
@@ -186,7 +186,7 @@ def line(
     return ": ".join([label, ", ".join(parts)] if parts else [label])
 
 
-def seconds_left(timings: Sequence[Timing], left: int) -> float | None:
+def seconds_left(timings: Sequence[Timing], left: int | float) -> float | None:
     """Estimates the seconds that the remaining run-rounds take.
 
     Rounds that compile are left out of the estimate, unless all rounds compile, as in

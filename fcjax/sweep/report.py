@@ -47,7 +47,7 @@ COLUMNS = {
     "calinski_harabasz": (
         "between-cluster over within-cluster variance (0 or more, higher is better)"
     ),
-    "failed": "runs that collapsed or diverged; their scores mean nothing",
+    "failed": "number of runs that collapsed or diverged; the means include them",
 }
 """The meaning of the columns of the printed table, for its legend."""
 SCOPES = {
@@ -290,12 +290,11 @@ def summarize(
         values = (*values, "participation", "surviving_nmi")
     summary = tables.summarize(rows, by=by, values=values)
     table = tables.format_summary(summary)
-    failed = [
-        tuple(row[x] for x in by) for row in rows if row.get("status", "ok") != "ok"
-    ]
-    if failed:
-        counts = pd.Index(failed).value_counts()
-        table["failed"] = counts.reindex(summary.index, fill_value=0).to_numpy()
+    frame = pd.DataFrame([{"status": "ok", **row} for row in rows])
+    groups = frame.groupby(by, sort=False, dropna=False)["status"]
+    failed = groups.agg(lambda status: (status != "ok").sum()).to_numpy()
+    if failed.any():
+        table["failed"] = failed
     return table
 
 
@@ -321,10 +320,13 @@ def log_all_results(folders: Sequence[Folder], *, out: Path | None) -> None:
     )
     log.info(f"all {len(folders)} methods:")
     log_table(summary)
+    budgets = spent([row for folder in folders for row in folder.rows])
+    if budgets:
+        log.info(budgets)
     for folder in folders:
         log.info(f"results folder: {folder.directory}")
     if out is not None:
-        tables.write(summary, out)
+        tables.write(summary, out, [budgets] if budgets else [])
         log.info(f"open next: {out / 'table.md'} (the table above)")
 
 
@@ -487,6 +489,7 @@ def progress_callback(
         nonlocal last_step
         # Rounds of an earlier session, and of stages that ended early, take no time.
         progress.skip((step - last_step - 1) * len(rows), early=last_step > 0)
+        rest = (num_rounds - step) * len(rows)
         last_step = step
         metrics = {
             name: np.mean([row[name] for row in rows if row[name] is not None])
@@ -496,9 +499,6 @@ def progress_callback(
         stage, number = round.stage, round.position.round
         label = f"{stage.name} round {number}/{stage.num_rounds}"
         label = ", ".join(filter(None, [label, place]))
-        if round.is_last and step + stage.num_rounds - number == num_rounds:
-            # No later round of this call would count what its last stage has left out.
-            progress.skip((num_rounds - step) * len(rows), early=True)
-        progress.show(label, len(rows), metrics, last=round.is_last)
+        progress.show(label, len(rows), metrics, last=round.is_last, rest=rest)
 
     return show

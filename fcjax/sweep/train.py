@@ -413,7 +413,7 @@ def run(
     show = report.progress_callback(progress, place, before[-1])
     names = {folder.log_name(point): point for point in batch.points}
     schedule = evaluation_schedule(options.evaluate_every, method.evaluate_every)
-    clock, last = time.perf_counter(), None
+    clock, last, steps = time.perf_counter(), None, 0
 
     def scored(state: State, names: Sequence[str]) -> Last:
         runs = call.runs(state)
@@ -431,9 +431,9 @@ def run(
         return checkpoints.resume(shapes) or stages.start(batch)(shapes)
 
     def on_round(round: engine.Round) -> None:
-        nonlocal clock, last
+        nonlocal clock, last, steps
         stage, number = round.position
-        step = before[stage] + number
+        steps = step = before[stage] + number
         is_end = round.is_last and stage == len(before) - 2
         scores: list[dict[str, float | int]] = [{}] * len(batch.points)
         if is_end:
@@ -464,6 +464,7 @@ def run(
         state = call.program.run(
             call.grid, start=start, schedule=schedule, on_round=on_round
         )
+    progress.skip((before[-1] - steps) * len(batch.points), early=steps > 0)
     return state, last or scored(state, score.SCORES)
 
 

@@ -41,4 +41,7 @@ def test_the_table_counts_runs_that_failed():
     runs += [run(0.5, seed, status="ok", participation=0.5) for seed in (0, 1)]
     table = report.summarize(runs, ["p", "failure_rate"], labelled=True)
     assert table["failed"].tolist() == [1, 0]
+    unset = [each | {"failure_rate": 0.0, "width": None} for each in runs[:2]]
+    table = report.summarize(unset, ["p", "width"], labelled=True)
+    assert table["failed"].tolist() == [1]
     assert "failed" not in report.summarize(runs[2:], ["p"], labelled=True)

@@ -185,4 +185,4 @@ def test_smaller_data_of_a_ledger_is_named_and_not_compared_with_the_paper(tmp_p
     for row in table:
         assert (row["dataset"] == "mnist") == bool(row["nmi_paper"])
     names = {row["dataset"] for row in table if row["nmi"]}
-    assert {"mnist", "mnist, 2,000 examples, 16 pixels"} <= names
+    assert {"mnist", "mnist, 2,000 examples, 16 x 16 pixels"} <= names

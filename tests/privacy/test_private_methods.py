@@ -12,6 +12,7 @@ import fcjax
 from fcjax import data
 from fcjax.methods import CCFC, FFCM, ExactFuzzyCMeans, ExactKMeans, FedMCC, KFed
 from fcjax.privacy import Privacy
+from fcjax.privacy.guarantee import spent
 from fcjax.sweep.experiment import prepare
 from fcjax.sweep.plan import Task
 
@@ -62,7 +63,7 @@ def test_a_folder_that_goes_on_has_the_sum_of_all_its_budgets(tmp_path):
         fcjax.run(ExactKMeans(), "digits", privacy=privacy, out=tmp_path, **DIGITS)
     expected = (
         "- privacy: epsilon 1 or 2, delta 1e-05 per run, unit examples; all 2 private "
-        "runs of the folder together have at most epsilon 3, delta 2e-05\n"
+        "runs together: at most epsilon 3, delta 2e-05\n"
     )
     assert expected in (tmp_path / "table.md").read_text()
     models = [path.name for path in (tmp_path / "models").glob("*.npz")]
@@ -73,10 +74,14 @@ def test_a_folder_that_goes_on_has_the_sum_of_all_its_budgets(tmp_path):
 @pytest.mark.parametrize(
     ("method", "settings", "line"),
     [
-        (ExactKMeans(unit_length=False), {}, r"64 values .* lengths up to 8; set `rad"),
+        (
+            ExactKMeans(unit_length=False),
+            {},
+            "`radius` 8 changes no example",
+        ),
         (ExactKMeans(unit_length=False), {"radius": 8.0}, ""),
         (ExactKMeans(), {}, ""),
-        (ExactKMeans(), {"privacy_unit": "clients"}, "10 clients are too few for that"),
+        (ExactKMeans(), {"privacy_unit": "clients"}, "10 clients are few for that"),
     ],
 )
 def test_what_costs_more_than_the_noise_is_warned_of(method, settings, line):
@@ -224,13 +229,27 @@ def test_the_report_of_a_private_run_says_what_it_shows(tmp_path):
         return (folder / "report" / "report.html").read_text()
 
     private = report("private", privacy=Privacy(epsilon=8))
-    line = "This run has epsilon 8, delta 1e-05 per run, unit examples. This does not "
-    assert f"{line}cover the report" in " ".join(private.split())
+    line = "Privacy: epsilon 8, delta 1e-05 per run, unit examples. The guarantee does "
+    assert f"{line}not cover this report" in " ".join(private.split())
     assert "in the order of the data set" in private
     assert "nearest to the center" not in private
     usual = report("usual")
-    assert "This run has epsilon" not in usual
+    assert "The guarantee does not cover" not in usual
     assert "nearest to the center" in usual
+
+
+def test_a_sum_of_budgets_needs_independent_noise_and_the_same_clients():
+    def rows(unit, *seeds):
+        each = {"epsilon": 2.0, "delta": 1e-5, "privacy_unit": unit}
+        return [each | {"seed": seed} for seed in seeds]
+
+    assert spent(rows("examples", 1, 2, 3)).endswith(
+        "; all 3 private runs together: at most epsilon 6, delta 3e-05"
+    )
+    assert "together (if their clients are the same): " in spent(rows("clients", 1, 2))
+    # Such as runs of two numbers of clusters.
+    assert "; no sum bounds all 3 runs" in spent(rows("examples", 1, 2, 2))
+    assert spent([{"epsilon": None}, {}]) == ""
 
 
 def test_what_weakens_a_guarantee_is_said():
@@ -240,10 +259,7 @@ def test_what_weakens_a_guarantee_is_said():
         return prepared.notes, prepared.warnings
 
     notes, warnings = said(epsilon=[1, 2], seed=(3, 4, 5), delta=1e-4)
-    assert (
-        "all 6 runs of exact-km together spend at most epsilon 9, delta 0.0006"
-        in notes[-1]
-    )
+    assert notes[-1].startswith("privacy: epsilon 1 2, delta 0.0001 for one example; ")
     assert not warnings
     _, warnings = said(epsilon=1, delta=1e-3)
     assert "seed 0 is the default" in warnings[0]

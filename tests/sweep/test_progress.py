@@ -85,19 +85,19 @@ def test_a_line_every_five_seconds_and_at_the_end_of_a_stage(clock):
 
 
 def test_stages_that_end_early_are_expected_to_do_so_again(clock):
-    """Two runs of ten rounds, of which the first needs four. So eight of the other's
-    ten rounds are left after two, and three or four are expected."""
+    """Of three runs of ten rounds the first needs four. The others are expected to need
+    four, too, until one of them trains: how many it needs is not known."""
     console = Console(file=io.StringIO(), force_terminal=False)
-    with Progress(20, console=console, clock=clock) as progress:
+    with Progress(30, console=console, clock=clock) as progress:
         for number, now in enumerate([10.0, 20.0, 30.0, 40.0, 50.0, 60.0], start=1):
             clock.now = now
             if number == 4:
                 progress.skip(6, early=True)
-            progress.show(f"round {number}", 1, {}, last=number == 4)
-    # The rounds after a stage's end compile: three rounds tell that one takes 10 s.
+            rest = {5: 9, 6: 8}.get(number, 0)
+            progress.show(f"round {number}", 1, {}, last=number == 4, rest=rest)
     told = lines(console)
-    assert told[3] == "round 4: about 40 s left"  # 10 x 10 s x 4 / 10
-    assert told[5] == "round 6: about 40 s left"  # 8 x 10 s x 6 / 12
+    assert told[3] == "round 4: about 1 min left"  # 20 x 4 / 10 rounds of 10 s
+    assert told[5] == "round 6: about 2 min left"  # 8 + 10 x 6 / 12 rounds
 
 
 def test_lines_arrive_at_once_and_are_never_wrapped(clock):
