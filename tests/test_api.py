@@ -160,13 +160,11 @@ def test_the_command_goes_on_with_a_folder_that_python_has_begun(grid):
 
 def test_a_partition_gives_what_the_command_gives_at_its_heterogeneity():
     digits = fcjax.data.stratified_subset(fcjax.data.load("digits"), 300)
-    x = digits.examples.reshape(300, 64).astype(np.float32) / 255
     site = fcjax.data.heterogeneous(digits.labels, 4, 0.25, seed=0)
     method = CCFC(preset="smoke", latent_size=8, num_init=2)
-    alone = method.fit(x, clients=site, num_clusters=10)
+    alone = method.fit(digits.examples, clients=site, num_clusters=10)
     split = fcjax.Split(clients=4, p=0.25)
-    dataset = fcjax.data.Dataset("vectors", x, digits.labels)
-    (other,) = fcjax.run(method, dataset, split=split, seeds=1)
+    (other,) = fcjax.run(method, "digits", split=split, limit=300, seeds=1)
     np.testing.assert_array_equal(alone.labels_, other.labels_)
     assert other.result["nmi"] == pytest.approx(
         alone.scores(digits.labels)["nmi"], abs=1e-6

@@ -50,8 +50,9 @@ def test_the_guarantee_is_printed_and_a_part_of_the_results(tmp_path):
         *("--out", str(tmp_path)),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    (line,) = re.findall("^.*privacy: epsilon.*$", done.stdout, re.MULTILINE)
-    assert line.startswith("privacy: epsilon 2, delta 1e-06 for one example; Gaussian")
+    before, after = re.findall("^privacy: epsilon.*$", done.stdout, re.MULTILINE)
+    assert before.startswith("privacy: epsilon 2, delta 1e-06 for one example; Gaus")
+    assert after == "privacy: epsilon 2, delta 1e-06 per run, unit examples"
     runs = fcjax.open(tmp_path).runs
     names = ["epsilon", "delta", "privacy_unit", "mechanism"]
     assert runs[names].to_numpy().tolist() == [[2.0, 1e-6, "examples", "gaussian"]]
