@@ -51,7 +51,7 @@ def test_the_guarantee_is_printed_and_a_part_of_the_results(tmp_path):
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     before, after = re.findall("^privacy: epsilon.*$", done.stdout, re.MULTILINE)
-    assert before.startswith("privacy: epsilon 2, delta 1e-06 for one example; Gaus")
+    assert before.startswith("privacy: epsilon 2, delta 1e-06 for one example; ")
     assert after == "privacy: epsilon 2, delta 1e-06 per run, unit examples"
     runs = fcjax.open(tmp_path).runs
     names = ["epsilon", "delta", "privacy_unit", "mechanism"]
