@@ -85,8 +85,8 @@ def test_a_line_every_five_seconds_and_at_the_end_of_a_stage(clock):
 
 
 def test_stages_that_end_early_are_expected_to_do_so_again(clock):
-    """Of three runs of ten rounds the first needs four. The others are expected to need
-    four, too, until one of them trains: how many it needs is not known."""
+    """Three runs have at most ten rounds each, and the first run ends after four. The
+    estimate shrinks the rounds of later runs, but not those of the current run."""
     console = Console(file=io.StringIO(), force_terminal=False)
     with Progress(30, console=console, clock=clock) as progress:
         for number, now in enumerate([10.0, 20.0, 30.0, 40.0, 50.0, 60.0], start=1):
