@@ -102,6 +102,19 @@ def _printed():
         yield
 
 
+@pytest.fixture(autouse=True)
+def _own_programs(request):
+    """Compiles again what a test with monkeypatch trains: the patch may change it."""
+    is_patched = "monkeypatch" in request.fixturenames
+    if is_patched:
+        from fcjax.sweep import train
+
+        train.programs.cache_clear()
+    yield
+    if is_patched:
+        train.programs.cache_clear()
+
+
 @pytest.fixture
 def key():
     """Returns the random key of seed 0."""

@@ -1,5 +1,6 @@
 """The methods as Python objects: arrays in, clusters, frames and models out."""
 
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import fcjax
 from fcjax.methods import CCFC, FFCM, FedU, KFed, KMeans
 from fcjax.methods.base import Problem
 from fcjax.results import exported
+from fcjax.sweep.train import programs
 
 X, Y = load_iris(return_X_y=True)
 SITE = np.random.default_rng(0).choice(["north", "south", "west"], len(X))
@@ -48,6 +50,26 @@ def test_a_fitted_run_holds_what_was_found(fitted):
         normalized_mutual_info_score(Y, fitted.labels_)
     )
     assert len(fitted.history) == fitted.result["rounds"] == 1
+
+
+def test_a_second_seed_compiles_nothing_and_changes_nothing():
+    def clusters(seed, method):
+        return method.fit(X, clients=SITE, num_clusters=3, seed=seed).labels_
+
+    programs.cache_clear()
+    alone = clusters(1, KFed())
+    programs.cache_clear()
+    clusters(0, KFed())
+    np.testing.assert_array_equal(clusters(1, KFed()), alone)
+    assert (programs.cache_info().hits, programs.cache_info().misses) == (1, 1)
+    # Another setting, other data, and a method outside of fcjax have their own.
+    clusters(0, KFed(local_start="kmeans++"))
+    KFed().fit(X[:, :3], clients=SITE, num_clusters=3)
+    assert (programs.cache_info().hits, programs.cache_info().misses) == (1, 3)
+    assert clusters(
+        1, dataclasses.make_dataclass("Own", [], bases=(KFed,), frozen=True)()
+    ).shape == (150,)
+    assert programs.cache_info().misses == 3
 
 
 def test_a_model_is_saved_and_read(fitted, tmp_path):

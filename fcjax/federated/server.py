@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from fcjax import ragged
 from fcjax.federated import clients
-from fcjax.parallel.exact import over_rows
+from fcjax.parallel.exact import over_rows, row_at, set_row
 from fcjax.parallel.mesh import AXIS, SITES, num_bytes, platform
 from fcjax.types import Federation, PRNGKey, PyTree
 
@@ -121,7 +121,7 @@ def mean_of_each(
         sums, results = carry
         network, values = fn(*row)
         sums = _add_row(sums, (network, jnp.ones(())), weight, group)
-        return sums, jax.tree.map(partial(_place_row, index=i), results, values)
+        return sums, jax.tree.map(partial(set_row, index=i), results, values)
 
     def zeros(shape, num_rows, kind=None):
         kind = shape.dtype if kind is None else kind
@@ -149,18 +149,13 @@ def mean_of_each(
     return jax.tree.map(lambda x: x * share, sums), values
 
 
-def _place_row(rows, new, index):
-    return lax.dynamic_update_index_in_dim(rows, new, index, 0)
-
-
 def _add_row(sums, row, weight, group):
     """Adds the weighted values of a row to the sums [C, ...] of its group."""
 
     def add(total, x):
         # The values of a failed client may be NaN, and 0 * NaN is NaN.
         share = jnp.where(weight != 0, x * weight, 0)
-        sum = lax.dynamic_index_in_dim(total, group, keepdims=False) + share
-        return lax.dynamic_update_index_in_dim(total, sum, group, 0)
+        return set_row(total, row_at(total, group) + share, group)
 
     return jax.tree.map(add, sums, row)
 

@@ -14,7 +14,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Int
 
 from fcjax.types import PyTree
 
@@ -24,6 +24,10 @@ O1 = 19
 SMALL = 2**24
 """Bytes of a run and of all examples. For smaller runs a short compile time matters
 more than a fast program."""
+
+AT_LEAST_0 = {"allow_negative_indices": False}
+"""Tells JAX that an index is at least 0. Otherwise it compiles three more operations for
+each of the hundreds of arrays that a round indexes."""
 
 
 def take_cores() -> None:
@@ -124,11 +128,7 @@ def one_by_one(function: Callable[..., PyTree], *stacked: PyTree) -> PyTree:
 
     def place(i, row, results):
         values = function(*row)
-        return jax.tree.map(
-            lambda x, new: lax.dynamic_update_index_in_dim(x, new, i, 0),
-            results,
-            values,
-        )
+        return jax.tree.map(lambda x, new: set_row(x, new, i), results, values)
 
     length = len(_leaf(stacked))
     shapes = jax.eval_shape(function, *jax.tree.map(lambda x: x[0], stacked))
@@ -164,12 +164,22 @@ def over_rows(
         stacked = lax.optimization_barrier(stacked)
 
     def one(i, carry):
-        return step(i, jax.tree.map(lambda x: x[i], stacked), carry)
+        return step(i, jax.tree.map(lambda x: row_at(x, i), stacked), carry)
 
     number = lax.optimization_barrier(jnp.int32(count))
     if where is not True:
         number = jnp.where(where, number, 0)
     return lax.fori_loop(0, number, one, carry)
+
+
+def row_at(rows: Array, index: Int[Array, ""]) -> Array:
+    """Returns the row of an array [N, ...] at an index of at least 0."""
+    return lax.dynamic_index_in_dim(rows, index, 0, False, **AT_LEAST_0)
+
+
+def set_row(rows: Array, new: Array, index: Int[Array, ""]) -> Array:
+    """Returns an array [N, ...] with a new row at an index of at least 0."""
+    return lax.dynamic_update_index_in_dim(rows, new, index, 0, **AT_LEAST_0)
 
 
 def _leaf(stacked):

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Shaped
 
-from fcjax.parallel.exact import compiler_options, one_by_one
+from fcjax.parallel.exact import compiler_options, one_by_one, row_at
 from fcjax.ragged import GROUPS, Ragged, clients_by_class, is_ragged
 from fcjax.types import Federation, Grid, PyTree, State
 
@@ -273,7 +273,7 @@ def over_runs(
         if platform() == "cpu":
 
             def of_run(run, states):
-                return one(each_run(lambda x: x[run], grid), *states)
+                return one(each_run(lambda x: row_at(x, run), grid), *states)
 
             return one_by_one(of_run, jnp.arange(_num_runs(grid)), states)
         return jax.vmap(one, in_axes=(RUNS, *[0] * len(states)))(grid, *states)

@@ -10,6 +10,7 @@ runs with other values of later settings, and runs of later commands. The folder
 deleted at any time.
 """
 
+import dataclasses
 import itertools
 import json
 import logging
@@ -17,9 +18,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -339,10 +340,7 @@ def train_batch(
         progress: shows the rounds.
         compile_seconds: the list of `listen_to_compiler`.
     """
-    program, model = (
-        engine.Program(batch.build, backend=experiment.task.options.backend),
-        None,
-    )
+    program, model = program_of(experiment, batch), None
     for part in ordered_calls(batch):
         compiled = sum(compile_seconds)
         call = Call(
@@ -361,6 +359,62 @@ def train_batch(
         compiled = round_off(sum(compile_seconds) - compiled)
         model = model or export_model(call, state)
         finish(experiment, call, kmeans, state, last, model, compile_seconds=compiled)
+
+
+def program_of(experiment: Experiment, batch: Batch) -> engine.Program:
+    """Returns the programs of a batch, compiled or to be compiled.
+
+    Calls of `fit` on the same data share them if only the seed, the partition or traced
+    settings differ, so that only the first call compiles. Methods outside of fcjax
+    share nothing: a notebook may have changed a function that they call.
+
+    Args:
+        experiment: the grid.
+        batch: the pending runs of one program.
+
+    Returns:
+        The programs, perhaps of an earlier grid.
+    """
+    task, dataset = experiment.task, experiment.dataset
+    build = batch._replace(points=(), partitions=(), present=()).build
+    backend = task.options.backend
+    fixed = {x: y for x, y in batch.method.settings.items() if x not in batch.traced}
+    is_plain = all(isinstance(x, str | int | float | None) for x in fixed.values())
+    if not (type(task.method).__module__.startswith("fcjax.") and is_plain):
+        return engine.Program(build, backend=backend)
+    at_level = task.split.at(batch.points[0][task.split.rule])
+    problem = dataclasses.replace(task, split=at_level).problem(
+        dataset, batch.num_clients, batch.num_clusters
+    )
+    described = (
+        *(type(task.method), batch.method.name, task.privacy),
+        *(x for x in problem if x is not dataset),
+        *store.digests(dataset).values(),
+        *(tuple(batch.traced), *fixed.items()),
+    )
+    return programs(Described(described, build), backend)
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """A builder. Two with the same description build the same algorithm."""
+
+    description: tuple[Any, ...]
+    build: engine.Build = dataclasses.field(compare=False)
+
+
+@lru_cache(maxsize=8)
+def programs(described: Described, backend: engine.Backend) -> engine.Program:
+    """Returns the programs of a builder, and keeps the last ones with their data.
+
+    Args:
+        described: the builder.
+        backend: the JAX transformation that spreads the runs over devices.
+
+    Returns:
+        The programs, the same for the same description.
+    """
+    return engine.Program(described.build, backend=backend)
 
 
 class Call(NamedTuple):
