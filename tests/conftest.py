@@ -85,7 +85,18 @@ def pytest_collection_modifyitems(config, items):
     """With --method, keeps only the tests that use a method. Groups tests by file.
 
     A worker of pytest-xdist runs all tests of a group. A mark can set another group.
+    The tests of nightly.txt get the marker nightly.
     """
+    lines = Path(__file__).with_name("nightly.txt").read_text().splitlines()
+    slow = {line for line in lines if line and not line.startswith("#")}
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker("nightly")
+    files = {item.nodeid.split("::")[0] for item in items}
+    gone = slow - {item.nodeid for item in items}
+    gone = sorted(x for x in gone if x.split("::")[0] in files)
+    if gone and not any("::" in x for x in config.args):
+        raise pytest.UsageError(f"tests/nightly.txt names no test: {gone[0]}")
     if config.option.method is not None:
         items[:] = [x for x in items if "method" in getattr(x, "fixturenames", ())]
     for item in items:

@@ -26,8 +26,8 @@ SMALL = 2**24
 more than a fast program."""
 
 AT_LEAST_0 = {"allow_negative_indices": False}
-"""Tells JAX that an index is at least 0. Otherwise it compiles three more operations for
-each of the hundreds of arrays that a round indexes."""
+"""Tells JAX that an index is at least 0. Otherwise it compiles three more operations
+for each of the hundreds of arrays that a round indexes."""
 
 
 def take_cores() -> None:
