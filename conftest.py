@@ -26,9 +26,10 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def _change_to_runs(request, monkeypatch):
+def _change_to_runs(request):
     """Runs a doctest that reads runs/spherical in the folder of that run."""
     if isinstance(request.node, pytest.DoctestItem) and "runs/spherical" in "".join(
         example.source for example in request.node.dtest.examples
     ):
-        monkeypatch.chdir(request.getfixturevalue("runs"))
+        folder = request.getfixturevalue("runs")
+        request.getfixturevalue("monkeypatch").chdir(folder)

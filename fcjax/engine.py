@@ -276,18 +276,18 @@ class Program:
         return self._build(jax.tree.map(lambda x: x[0], grid.hyper))
 
     def _compiled_stages(self, grid: Grid) -> list["_CompiledStage"]:
-        if not self._stages:
-            for index, stage in enumerate(self._first(grid).stages):
-                compiled = _compile_stage(self._build, self._spread, index, stage)
-                for other in self._stages:
-                    if (
-                        other.stage.round is stage.round
-                        and other.stage.done is stage.done
-                    ):
-                        compiled = compiled._replace(
-                            is_done=other.is_done, advance=other.advance
-                        )
-                self._stages.append(compiled)
+        if self._stages:
+            return self._stages
+        stages: list[_CompiledStage] = []
+        for index, stage in enumerate(self._first(grid).stages):
+            compiled = _compile_stage(self._build, self._spread, index, stage)
+            for other in stages:
+                if other.stage.round is stage.round and other.stage.done is stage.done:
+                    compiled = compiled._replace(
+                        is_done=other.is_done, advance=other.advance
+                    )
+            stages.append(compiled)
+        self._stages = stages  # at once: an interrupted call must not leave a part
         return self._stages
 
 

@@ -16,12 +16,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import fcjax
+from fcjax import Split, data
 from fcjax.methods import CCFC, FFCM, FedU, KFed, KMeans
 from fcjax.methods.base import Problem
 from fcjax.results import exported
 from fcjax.sweep.train import programs
 
 X, Y = load_iris(return_X_y=True)
+KFED = KFed()
 SITE = np.random.default_rng(0).choice(["north", "south", "west"], len(X))
 
 
@@ -53,23 +55,37 @@ def test_a_fitted_run_holds_what_was_found(fitted):
 
 
 def test_a_second_seed_compiles_nothing_and_changes_nothing():
-    def clusters(seed, method):
-        return method.fit(X, clients=SITE, num_clusters=3, seed=seed).labels_
+    def clusters(seed, method=KFED, x=X, clients=SITE):
+        return method.fit(x, clients=clients, num_clusters=3, seed=seed).labels_
+
+    def hits_and_misses():
+        return programs.cache_info()[:2]
 
     programs.cache_clear()
-    alone = clusters(1, KFed())
+    alone = clusters(1)
     programs.cache_clear()
-    clusters(0, KFed())
-    np.testing.assert_array_equal(clusters(1, KFed()), alone)
-    assert (programs.cache_info().hits, programs.cache_info().misses) == (1, 1)
-    # Another setting, other data, and a method outside of fcjax have their own.
+    clusters(0)
+    np.testing.assert_array_equal(clusters(1), alone)
+    clusters(1, clients=np.roll(SITE, 1))
+    assert hits_and_misses() == (2, 1)
+    # Another setting, other data, and a method outside of fcjax share nothing.
     clusters(0, KFed(local_start="kmeans++"))
-    KFed().fit(X[:, :3], clients=SITE, num_clusters=3)
-    assert (programs.cache_info().hits, programs.cache_info().misses) == (1, 3)
-    assert clusters(
-        1, dataclasses.make_dataclass("Own", [], bases=(KFed,), frozen=True)()
-    ).shape == (150,)
-    assert programs.cache_info().misses == 3
+    clusters(0, x=X[::-1])
+    assert hits_and_misses() == (2, 3)
+    own = dataclasses.make_dataclass("Own", [], bases=(KFed,), frozen=True)
+    np.testing.assert_array_equal(clusters(1, own()), alone)
+    assert hits_and_misses() == (2, 3)
+
+
+def test_labels_are_not_taken_for_clients():
+    """A method may build from labels, as FedCRef does to measure its associations."""
+    sites = np.repeat(np.arange(3), 50)
+    unlabelled = data.Dataset("mine", X.astype(np.float32), None)
+    programs.cache_clear()
+    KFED.fit(unlabelled, clients=sites, num_clusters=3)
+    labelled = unlabelled._replace(labels=sites)
+    KFED.fit(labelled, split=Split(clients=3, p=0.0), num_clusters=3)
+    assert programs.cache_info().hits == 0
 
 
 def test_a_model_is_saved_and_read(fitted, tmp_path):

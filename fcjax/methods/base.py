@@ -294,6 +294,9 @@ class Method(ClusterMixin, BaseEstimator):
     ) -> Callable[[Mapping[str, Any]], FederatedClustering]:
         """Returns a function from the settings of one run to the algorithm.
 
+        The function may use nothing of this method but its class: calls with other
+        values of traced settings share a compiled program.
+
         Args:
             problem: the data and the clients.
 

@@ -364,9 +364,10 @@ def train_batch(
 def program_of(experiment: Experiment, batch: Batch) -> engine.Program:
     """Returns the programs of a batch, compiled or to be compiled.
 
-    Calls of `fit` on the same data share them if only the seed, the partition or traced
-    settings differ, so that only the first call compiles. Methods outside of fcjax
-    share nothing: a notebook may have changed a function that they call.
+    Calls of `fit` on the same examples share them if only the seed, traced settings or
+    the partition differ, so that only the first call compiles. A partition whose
+    clients are padded to another size compiles again. Methods outside of fcjax share
+    nothing: a notebook may have changed a function that they call.
 
     Args:
         experiment: the grid.
@@ -379,8 +380,13 @@ def program_of(experiment: Experiment, batch: Batch) -> engine.Program:
     build = batch._replace(points=(), partitions=(), present=()).build
     backend = task.options.backend
     fixed = {x: y for x, y in batch.method.settings.items() if x not in batch.traced}
-    is_plain = all(isinstance(x, str | int | float | None) for x in fixed.values())
-    if not (type(task.method).__module__.startswith("fcjax.") and is_plain):
+    is_shared = (
+        type(task.method).__module__.startswith("fcjax.")
+        and all(isinstance(x, str | int | float | None) for x in fixed.values())
+        # Examples on the host are a constant of the program.
+        and not isinstance(experiment.pool, np.ndarray)
+    )
+    if not is_shared:
         return engine.Program(build, backend=backend)
     at_level = task.split.at(batch.points[0][task.split.rule])
     problem = dataclasses.replace(task, split=at_level).problem(
@@ -389,7 +395,8 @@ def program_of(experiment: Experiment, batch: Batch) -> engine.Program:
     described = (
         *(type(task.method), batch.method.name, task.privacy),
         *(x for x in problem if x is not dataset),
-        *store.digests(dataset).values(),
+        # The clients of the data decide the partition, which is an input.
+        *store.digests(dataset._replace(clients=None)).items(),
         *(tuple(batch.traced), *fixed.items()),
     )
     return programs(Described(described, build), backend)
@@ -397,7 +404,10 @@ def program_of(experiment: Experiment, batch: Batch) -> engine.Program:
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """A builder. Two with the same description build the same algorithm."""
+    """A builder and all that it builds from, but for the values of traced settings.
+
+    Builders of methods of fcjax with the same description build the same algorithm.
+    """
 
     description: tuple[Any, ...]
     build: engine.Build = dataclasses.field(compare=False)
@@ -405,7 +415,7 @@ class Described:
 
 @lru_cache(maxsize=8)
 def programs(described: Described, backend: engine.Backend) -> engine.Program:
-    """Returns the programs of a builder, and keeps the last ones with their data.
+    """Returns the programs of a builder, and keeps the last eight with their data.
 
     Args:
         described: the builder.

@@ -1,0 +1,14 @@
+"""tests/nightly.txt names tests that exist."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_each_line_names_a_test():
+    for line in (ROOT / "tests/nightly.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            file, name = line.split("[")[0].split("::")
+            kind = "def" if name.startswith("test_") else "class"
+            name = name.split(".")[-1]
+            assert f"{kind} {name}(" in (ROOT / file).read_text(), line
