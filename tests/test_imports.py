@@ -14,7 +14,7 @@ FILES = {
     for path in (ROOT / "fcjax").rglob("*.py")
 }
 LAYERS = (
-    {"types", "ragged", "settings"},
+    {"types", "ragged", "settings", "shapes"},
     {"parallel"},
     {"losses", "cluster", "nn", "data", "metrics", "federated", "privacy"}
     | {"results.tables", "results.figures"},

@@ -30,6 +30,7 @@ from fcjax.cluster.kmeans import (
     squared_distances,
 )
 from fcjax.losses import normalize
+from fcjax.shapes import checked
 from fcjax.types import PRNGKey, Scalar
 
 # --- Fuzzy
@@ -59,6 +60,7 @@ class FuzzyResult(NamedTuple):
     examples."""
 
 
+@checked
 def fuzzy_cmeans(
     key: PRNGKey,
     x: Float[Array, "N D"],
@@ -108,6 +110,7 @@ def fuzzy_cmeans(
     return _best_of(key, x, weights, fuzzifier, stop, num_clusters, num_init)
 
 
+@checked
 def fuzzy_lloyd(
     x: Float[Array, "N D"],
     centroids: Float[Array, "K D"],
@@ -264,6 +267,7 @@ LEAST = 1e-30
 """Lower bound of the softmax. A column that underflows in all rows cannot be scaled."""
 
 
+@checked
 def sinkhorn(
     scores: Float[Array, "N K"],
     *,
@@ -322,6 +326,7 @@ def sinkhorn(
     return count * rows[:, None] * shares * columns[None]
 
 
+@checked
 def equal_clusters(
     key: PRNGKey,
     x: Float[Array, "N D"],

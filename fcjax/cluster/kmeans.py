@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from fcjax.shapes import checked
 from fcjax.types import PRNGKey
 
 # --- Distances
@@ -127,6 +128,7 @@ UNUSED = 1e15
 every example than any used centroid. Sums of squares of this value stay finite."""
 
 
+@checked
 def used_clusters(centroids: Float[Array, "K D"]) -> Bool[Array, "K"]:
     """Returns which centroids are used, if `kmeans` was called with `num_used`.
 
@@ -338,6 +340,7 @@ class KMeansResult(NamedTuple):
     examples."""
 
 
+@checked
 def kmeans(
     key: PRNGKey,
     x: Float[Array, "N D"],
@@ -401,6 +404,7 @@ def kmeans(
     return _best_of(key, x, weights, num_iters, num_clusters, num_init, num_used)
 
 
+@checked
 def lloyd(
     x: Float[Array, "N D"],
     centroids: Float[Array, "K D"],
@@ -434,6 +438,7 @@ def lloyd(
     return _improve(x, weights, num_iters, centroids)
 
 
+@checked
 def assign_nearest(
     x: Float[Array, "N D"], centroids: Float[Array, "K D"]
 ) -> Int[Array, "N"]:
@@ -536,6 +541,7 @@ def _descend(
 # --- Running
 
 
+@checked
 def running_means(
     centroids: Float[Array, "K D"],
     counts: Float[Array, "K"],
@@ -590,6 +596,7 @@ def running_means(
 # --- Silhouette
 
 
+@checked
 def silhouette(
     x: Float[Array, "N D"],
     assignments: Int[Array, "N"],
@@ -625,6 +632,7 @@ def silhouette(
     return _coefficient(_distances(x, weights), assignments, num_clusters, weights)
 
 
+@checked
 def count_clusters(
     key: PRNGKey,
     x: Float[Array, "N D"],

@@ -23,11 +23,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from fcjax.cluster.kmeans import check_num_clusters, kmeans
+from fcjax.shapes import checked
 from fcjax.types import PRNGKey, Scalar
 
 # --- Neighbors
 
 
+@checked
 def neighbor_graph(
     x: Float[Array, "N D"],
     num_neighbors: int,
@@ -88,6 +90,7 @@ def _graph(
 # --- Components
 
 
+@checked
 def connected_components(edges: Bool[Array, "V V"]) -> Int[Array, "V"]:
     """Numbers the connected components of a graph.
 
@@ -127,6 +130,7 @@ Assign = Literal["kmeans", "discretize"]
 """How the spectral embedding becomes clusters; scikit-learn uses the same names."""
 
 
+@checked
 def spectral_embedding(
     affinity: Float[Array, "N N"],
     num_clusters: int,
@@ -167,6 +171,7 @@ def spectral_embedding(
     return _embedding(affinity, mask, num_clusters)
 
 
+@checked
 def spectral_clustering(
     key: PRNGKey,
     affinity: Float[Array, "N N"],
@@ -214,6 +219,7 @@ def spectral_clustering(
     return result.assignments
 
 
+@checked
 def discretize(
     key: PRNGKey,
     embedding: Float[Array, "N K"],
@@ -362,6 +368,7 @@ def unit_rows(
 # --- Affinity
 
 
+@checked
 def symmetric_affinity(coefficients: Float[Array, "N N"]) -> Float[Array, "N N"]:
     """Returns |C| + |C|^T, the affinity of LRSC, which is non-negative and symmetric.
 
@@ -380,6 +387,7 @@ def symmetric_affinity(coefficients: Float[Array, "N N"]) -> Float[Array, "N N"]
     return size + size.T
 
 
+@checked
 def subspace_affinity(
     coefficients: Float[Array, "N N"],
     num_clusters: int,

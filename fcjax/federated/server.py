@@ -29,8 +29,12 @@ def weighted_mean(stacked: PyTree, weights: Float[Array, "M"]) -> PyTree:
             weight 0 are ignored, even if their values are NaN.
 
     Returns:
-        The tree without its leading axis, the same on every device. It is NaN if all
-        weights are 0.
+        The tree without its leading axis, of the common type of an array and the
+        weights. It is NaN if all weights are 0. In a program of the engine it is the
+        mean over the clients of all devices, the same on every device.
+
+    Raises:
+        ValueError: an array has not one row per weight.
 
     References:
         McMahan et al., `Communication-Efficient Learning of Deep Networks from
@@ -43,6 +47,13 @@ def weighted_mean(stacked: PyTree, weights: Float[Array, "M"]) -> PyTree:
         >>> print(weighted_mean(networks, weights)["w"])
         [1.]
     """
+    for path, x in jax.tree_util.tree_leaves_with_path(stacked):
+        if np.shape(x)[:1] != np.shape(weights) or np.ndim(weights) != 1:
+            raise ValueError(
+                f"weighted_mean: stacked{jax.tree_util.keystr(path)} needs one row per "
+                f"weight, but its shape is {[*np.shape(x)]} and that of the weights is "
+                f"{[*np.shape(weights)]}"
+            )
     sums, totals = _sums(stacked, weights, jnp.zeros(len(weights), int), 1)
     return jax.tree.map(lambda x: x[0] / totals[0], sums)
 

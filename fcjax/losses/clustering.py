@@ -30,11 +30,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from fcjax.shapes import checked
 from fcjax.types import Scalar
 
 # --- DCN
 
 
+@checked
 def deep_kmeans(
     x: Float[Array, "B F"],
     reconstructions: Float[Array, "B F"],
@@ -95,6 +97,7 @@ def _squared_distances(
 # --- DEC
 
 
+@checked
 def student_t(
     z: Float[Array, "N D"],
     centroids: Float[Array, "K D"],
@@ -136,6 +139,7 @@ def student_t(
     return jax.nn.softmax(-(dof + 1) / 2 * jnp.log1p(squares / dof), axis=-1)
 
 
+@checked
 def target_distribution(
     q: Float[Array, "N K"], *, mask: Bool[Array, "N"] | None = None
 ) -> Float[Array, "N K"]:
@@ -170,6 +174,7 @@ def target_distribution(
     return shares / shares.sum(axis=1, keepdims=True)
 
 
+@checked
 def assignment_kl(
     p: Float[Array, "N K"],
     q: Float[Array, "N K"],
@@ -211,6 +216,7 @@ def assignment_kl(
 # --- Self expression
 
 
+@checked
 def off_diagonal(
     coefficients: Float[Array, "N N"], mask: Bool[Array, "N"] | None = None
 ) -> Float[Array, "N N"]:
@@ -238,6 +244,7 @@ def off_diagonal(
     return jnp.where(is_used, coefficients.astype(jnp.float32), 0)
 
 
+@checked
 def self_expression(
     z: Float[Array, "N D"],
     coefficients: Float[Array, "N N"],
@@ -277,6 +284,7 @@ def self_expression(
     return jnp.sum((z - expressed) ** 2)
 
 
+@checked
 def coefficient_penalty(
     coefficients: Float[Array, "N N"],
     *,
@@ -333,6 +341,7 @@ def _nuclear_subgradient(coefficients: Float[Array, "N N"]) -> Float[Array, "N N
     return jnp.matmul(u, vt, precision=jax.lax.Precision.HIGHEST)
 
 
+@checked
 def locality_alignment(
     coefficients: Float[Array, "N N"],
     adjacency: Float[Array, "N N"] | Bool[Array, "N N"],

@@ -28,11 +28,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from fcjax.shapes import checked
 from fcjax.types import Scalar
 
 # --- Contrastive
 
 
+@checked
 def normalize(x: Float[Array, "*B D"], *, eps: float = 1e-12) -> Float[Array, "*B D"]:
     """Scales each row to unit L2 norm.
 
@@ -60,6 +62,7 @@ def normalize(x: Float[Array, "*B D"], *, eps: float = 1e-12) -> Float[Array, "*
     return jnp.where(has_direction, x / norm, jax.lax.stop_gradient(x) / eps)
 
 
+@checked
 def negative_cosine(
     predictions: Float[Array, "B D"], projections: Float[Array, "B D"]
 ) -> Float[Array, "B"]:
@@ -87,6 +90,7 @@ def negative_cosine(
     return -jnp.sum(p * z, axis=-1)
 
 
+@checked
 def cluster_contrastive(
     predictions: Float[Array, "B D"],
     projections: Float[Array, "B D"],
@@ -148,6 +152,7 @@ def cluster_contrastive(
     return -jnp.sum(mean, where=contributes) / jnp.maximum(contributes.sum(), 1)
 
 
+@checked
 def model_contrastive(
     predictions: Float[Array, "B D"],
     anchor_predictions: Float[Array, "B D"],
@@ -200,6 +205,7 @@ def _cluster_sums(
 # --- NT-Xent of examples and of clusters
 
 
+@checked
 def nt_xent(
     z_a: Float[Array, "B D"],
     z_b: Float[Array, "B D"],
@@ -253,6 +259,7 @@ def nt_xent(
     return total / jnp.maximum(counted.sum(), 1)
 
 
+@checked
 def cluster_nt_xent(
     c_a: Float[Array, "B K"],
     c_b: Float[Array, "B K"],
@@ -286,6 +293,7 @@ def cluster_nt_xent(
     return nt_xent(c_a.T, c_b.T, temperature=temperature)
 
 
+@checked
 def cluster_entropy(
     c: Float[Array, "B K"], *, mask: Bool[Array, "B"] | None = None
 ) -> Float[Array, ""]:
@@ -323,6 +331,7 @@ def cluster_entropy(
 # --- Decorrelation
 
 
+@checked
 def decorrelation(
     z: Float[Array, "B D"], *, mask: Bool[Array, "B"] | None = None
 ) -> Float[Array, ""]:
@@ -372,6 +381,7 @@ def decorrelation(
 # --- Agreement
 
 
+@checked
 def cluster_agreement(
     projections: Float[Array, "B D"],
     target_projections: Float[Array, "B D"],

@@ -22,11 +22,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Shaped
 
+from fcjax.shapes import checked
 from fcjax.types import PRNGKey
 
 # --- Adversarial
 
 
+@checked
 def discriminator_loss(
     real_logits: Float[Array, "B"],
     fake_logits: Float[Array, "B"],
@@ -58,6 +60,7 @@ def discriminator_loss(
     return -_log_sigmoid(real_logits, mask) - _log_sigmoid(-fake_logits, mask)
 
 
+@checked
 def generator_loss(
     fake_logits: Float[Array, "B"], *, mask: Bool[Array, "B"] | None = None
 ) -> Float[Array, ""]:
@@ -97,6 +100,7 @@ def _log_sigmoid(
 # --- Likelihood
 
 
+@checked
 def standard_normal_log_density(z: Float[Array, "B D"]) -> Float[Array, "B"]:
     """Computes the log-density of each row under the standard normal distribution.
 
@@ -116,6 +120,7 @@ def standard_normal_log_density(z: Float[Array, "B D"]) -> Float[Array, "B"]:
     return -(jnp.sum(z**2, axis=1) + z.shape[1] * math.log(2 * math.pi)) / 2
 
 
+@checked
 def flow_log_likelihood(
     z: Float[Array, "B D"], log_det: Float[Array, "B"]
 ) -> Float[Array, "B"]:
@@ -138,6 +143,7 @@ def flow_log_likelihood(
     return standard_normal_log_density(z) + log_det
 
 
+@checked
 def dequantize(
     key: PRNGKey | None,
     x: Shaped[Array, "B *F"],
@@ -183,6 +189,7 @@ def dequantize(
 # --- Reconstruction
 
 
+@checked
 def reconstruction_error(
     x: Float[Array, "B *F"], reconstructions: Float[Array, "B *F"]
 ) -> Float[Array, "B"]:
