@@ -47,7 +47,16 @@ LAZY = {
 }
 """Names that are imported at their first use, and their modules. This keeps the import
 of a loss or a metric fast."""
-SUBPACKAGES = ("cluster", "data", "losses", "methods", "metrics", "nn", "privacy")
+SUBPACKAGES = (
+    "cluster",
+    "data",
+    "federated",
+    "losses",
+    "methods",
+    "metrics",
+    "nn",
+    "privacy",
+)
 
 
 def __getattr__(name: str) -> Any:

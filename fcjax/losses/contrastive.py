@@ -281,7 +281,8 @@ def cluster_nt_xent(
         mask: [B], False at examples to ignore. By default no example is ignored.
 
     Returns:
-        A float32 scalar, at least 0. It is log(2K - 1) if all columns are equal.
+        A float32 scalar, at least 0. It is log(2K - 1) if all columns are equal, also
+        if the mask ignores all examples; its gradient is then 0.
 
     Examples:
         >>> c = jnp.full((4, 2), 0.5)
