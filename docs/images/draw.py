@@ -118,7 +118,7 @@ def engine() -> None:
     """Draws the arrays of a grid and the compiled program that they go through."""
     figure, axes = blank(7.6, 3.2)
     box(
-        axes, 0.1, 1.9, (2.0, 1.0), "grid\nseeds x p x settings\naxis R of arrays", GREY
+        axes, 0.1, 1.9, (2.0, 1.0), "grid\nseeds x p x settings\naxis G of arrays", GREY
     )
     box(
         axes,
@@ -131,7 +131,7 @@ def engine() -> None:
     box(axes, 5.5, 1.9, (2.0, 1.0), "examples\naxis N of arrays", GREEN)
     text = (
         "one compiled program per shape:\n"
-        "jit( vmap over R ( loop over rounds ( vmap over M ( train on N ))))"
+        "jit( vmap over G ( loop over rounds ( vmap over M ( train on N ))))"
     )
     box(axes, 0.1, 0.9, (7.4, 0.6), text, BLUE)
     box(
