@@ -7,7 +7,8 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
