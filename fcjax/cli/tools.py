@@ -640,7 +640,13 @@ class Report:
 
     run: Folder
     """Results folder of the run."""
-    where: Annotated[Conditions, shown("the run that fcjax choose names")] = ()
+    where: Annotated[
+        Conditions,
+        shown(
+            "the most stable number of clusters by fcjax how-many, and of its runs the "
+            "one that fcjax choose names"
+        ),
+    ] = ()
     """The run, if the folder has several, for example p=0.25 clusters=10 seed=3."""
     data_dir: DataDir = None
     """Folder of the prepared TFDS data sets."""

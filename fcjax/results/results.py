@@ -386,7 +386,8 @@ class Results:
 
         Returns:
             The run that the report shows. It is the run of `choose` among the runs with
-            the suggested number of clusters; labels are not used for this choice.
+            the number of clusters that `how_many` finds most stable. If `how_many` has
+            no result, it is the run of `choose` among all runs. Labels are not used.
 
         Raises:
             ValueError: the runs are of several folders, or the data cannot be read.

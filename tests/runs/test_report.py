@@ -201,9 +201,10 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     short, run, trade_off = html_report.summarize(whole, whole)
     many, which, sure = short.values()
     assert many.startswith("Seeds agree most on 3 clusters (")
-    assert run.name in which
+    assert which.endswith(f", of the 3 runs with 3 clusters: {run.name}.")
     assert run.row["clusters"] == 3
     assert sure.startswith("The 3 runs agree on 100% of 60 examples")
+    assert "Runs with fewer clusters agree on more examples" in sure
     text = Read(tmp_path / "out" / "report.html").text
     assert all(words in text for pair in short.items() for words in pair)
     assert {*trade_off} == {3, 6}
