@@ -434,8 +434,12 @@ class Consensus:
     its cluster. Runs that collapsed or diverged are left out. For data with labels, a
     table compares the scores of the consensus with the scores of the runs.
 
+    The clusters have the numbers of the matching clusters of the run that the report of
+    the same runs shows. So both files assignments.csv can be joined.
+
     Files in --out:
-      assignments.csv  one row per example: cluster and confidence
+      assignments.csv  one row per example: cluster and confidence; for data with
+                       clients also the client's name
       consensus.npz    the same as arrays
       confidence.png   the distribution of the confidence, and the accuracy by labels
       unsure.png       the examples of each cluster with the lowest confidence (images)
@@ -463,6 +467,10 @@ class Consensus:
         num_clusters = len(np.unique(together.clusters[together.clusters >= 0]))
         text = selection.confidence_text(voters, together)
         print(f"The consensus has {num_clusters} clusters; {text}.")
+        if like := selection.numbering_run(voters, self.clusters):
+            print(
+                f"Its clusters are numbered like those of {like.name}, by best match."
+            )
         if voters.dataset.labels is not None:
             print()
             tables.show(selection.consensus_scores(voters, together), ".3f")

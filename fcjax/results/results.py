@@ -268,7 +268,10 @@ class Results:
         """Combines the runs into one clustering.
 
         Examples that are often in the same cluster of a run are clustered together.
-        Runs that collapsed or diverged are left out.
+        Runs that collapsed or diverged are left out. The clusters have the numbers of
+        the clusters of one run, by the best one-to-one match. This is the run that
+        `choose` and `report` take among the runs with as many clusters. Without such a
+        run, or if its clients cluster separately, the numbers have no meaning.
 
         Args:
             num_clusters: number of clusters; None takes the number of the runs.
@@ -285,6 +288,9 @@ class Results:
         """
         runs = self.ensemble().voters
         combined = selection.consensus_of(runs, num_clusters, seed=seed)
+        if like := selection.numbering_run(runs, num_clusters):
+            clusters = runs.clusters[runs.runs.index(like)]
+            combined = selection.numbered_like(combined, clusters)
         if out is not None:
             Path(out).mkdir(parents=True, exist_ok=True)
             write_consensus(Path(out), runs, combined)
@@ -525,6 +531,7 @@ def write_consensus(out: Path, runs: Ensemble, combined: Consensus) -> None:
     dataset, labels = scored.dataset, scored.dataset.labels
     columns = {
         "example": scored.names,
+        "client_name": scored.client_name_of_example,
         "cluster": combined.clusters,
         "confidence": combined.confidence,
         "label": labels,

@@ -225,11 +225,15 @@ def test_clients_of_the_data_are_named(tmp_path):
     x = np.eye(3)[np.arange(60) % 3] + 0.1 * np.random.default_rng(0).random((60, 3))
     np.savez(tmp_path / "rows.npz", x=x.astype(np.float32), client=site)
     flags = {"dataset": str(tmp_path / "rows.npz"), "clusters": (3,), "labels": False}
+    flags["seed"] = (0, 1)
     task = Task.of(spherical.Spherical, out=tmp_path / "out", **flags)
     train.execute(experiment.prepare(task))
     table = pd.read_csv(tmp_path / "out" / "assignments.csv")
     assert table.client_name.tolist() == site.tolist()
     assert table.client.tolist() == np.repeat([2, 1, 0], [10, 20, 30]).tolist()
+    tools.Consensus((tmp_path / "out",), out=tmp_path)()
+    consensus = pd.read_csv(tmp_path / "assignments.csv")
+    assert consensus.client_name.tolist() == site.tolist()
     page = Read(tmp_path / "out" / "report.html")
     counts = pd.crosstab(site, table.cluster)
     rows = {

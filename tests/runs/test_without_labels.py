@@ -170,6 +170,30 @@ def test_a_consensus_and_how_sure_it_is(known, tmp_path, capsys):
     assert not (tmp_path / "unsure.png").exists()  # vectors are no images
 
 
+def test_a_consensus_has_the_numbers_of_the_run_of_the_report(
+    grid, blobs, tmp_path, capsys
+):
+    """Four runs found the same three blobs, each with other numbers."""
+    _, truth = blobs
+    numbers = [[2, 0, 1], [1, 0, 2], [0, 2, 1], [1, 2, 0]]
+    found = np.array(numbers)[:, truth]
+    found[:3, :2] = found[:3, 59:]  # two examples are wrong except in the last run
+    out = rewritten(grid, tmp_path / "run", found)
+    tools.Consensus((out,), out=tmp_path)()
+    table = pd.read_csv(tmp_path / "assignments.csv")
+    # The last run has the highest silhouette.
+    assert table.cluster.tolist() == [0] * 2 + [1] * 18 + [2] * 20 + [0] * 20
+    assert table.confidence[[0, 2, 59]].tolist() == pytest.approx(
+        # Alike with 1 other always, and with 20 in three of four runs.
+        [(1 + 20 * 0.75) / 21, 1, (19 + 2 * 0.75) / 21]
+    )
+    assert (
+        "like those of spherical p 0, seed 3, by best match" in capsys.readouterr().out
+    )
+    combined = fcjax.open(out).consensus()
+    assert combined.clusters.tolist() == table.cluster.tolist()
+
+
 def test_of_a_part_the_rows_of_the_whole_are_named(blobs, tmp_path):
     out = run(tmp_path / "run", blobs[0], limit=30, seed=(0, 1))
     tools.Consensus((out,), out=tmp_path)()
