@@ -582,6 +582,11 @@ class HowMany:
         print("comparing the runs; with many numbers of clusters this takes minutes")
         suggestion = results.how_many(out)
         print(how_many_sentence(suggestion))
+        voters = results.ensemble().voters
+        silhouettes = pd.Series(voters.values("input_silhouette"))
+        means = silhouettes.groupby(voters.values("clusters").astype(int)).mean()
+        if caveat := how_many_caveat(suggestion, means.dropna().to_dict()):
+            print(caveat)
         print()
         tables.show(suggestion.table, ".3f")
         meanings = {
@@ -630,6 +635,41 @@ def how_many_sentence(suggestion: selection.Suggestion) -> str:
         if best["clusters"] == end:
             text += f" Try {word} numbers, too: {end} is at the end of the range."
     return text
+
+
+CLEARLY_HIGHER = 0.02
+"""Smallest difference of mean silhouettes that `how_many_caveat` reports."""
+
+
+def how_many_caveat(
+    suggestion: selection.Suggestion, silhouettes: Mapping[Any, float]
+) -> str:
+    """Returns the reasons to doubt the suggested number of clusters.
+
+    Args:
+        suggestion: the suggestion of `selection`.
+        silhouettes: by number of clusters, the mean silhouette of the runs on the raw
+            examples; empty if it is unknown.
+
+    Returns:
+        One line; "" without a suggested number or without a reason.
+    """
+    number, reasons = suggestion.number, []
+    if number is None:
+        return ""
+    between = float(np.mean(suggestion.stabilities[number].between))
+    if between > 0.95:
+        reasons.append(
+            f"seeds nearly always agree on {number} clusters (between {between:.2f}), "
+            "which is common for few clusters"
+        )
+    best = max(silhouettes, key=lambda k: silhouettes[k], default=number)
+    if silhouettes and silhouettes[best] - silhouettes[number] > CLEARLY_HIGHER:
+        reasons.append(
+            f"the silhouette on the raw examples is highest for {best} clusters "
+            f"({silhouettes[best]:.2f}; {number} clusters: {silhouettes[number]:.2f})"
+        )
+    return f"caveat: {'; '.join(reasons)}" if reasons else ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -550,7 +550,7 @@ def write_consensus(out: Path, runs: Ensemble, combined: Consensus) -> None:
     path = out / "confidence.png"
     figures.confidence(combined.confidence, path, right=right, title=title)
     rows, titles = least_confident(combined)
-    if dataset.examples.ndim == 4 and rows:
+    if dataset.examples.ndim == 4 and any(map(len, rows)):
         images = [dataset.examples[indices] for indices in rows]
         title += ": examples of lowest confidence"
         figures.image_rows(images, titles, out / "unsure.png", title=title)
@@ -564,7 +564,8 @@ def least_confident(combined: Consensus) -> tuple[list[np.ndarray], list[str]]:
 
     Returns:
         Per cluster, the indices of at most `PER_CLUSTER` examples by ascending
-        confidence; and per cluster, the title of its row of images.
+        confidence, none if all have a confidence of 1; and per cluster, the title of
+        its row of images.
     """
     rows, names = [], []
     confidence = combined.confidence
@@ -572,9 +573,9 @@ def least_confident(combined: Consensus) -> tuple[list[np.ndarray], list[str]]:
         indices = np.flatnonzero((combined.clusters == k) & (confidence < 1))
         order = np.argsort(confidence[indices], kind="stable")
         indices = indices[order][:PER_CLUSTER]
-        if len(indices):
-            rows.append(indices)
-            names.append(f"cluster {k}, from {confidence[indices[0]]:.0%}")
+        rows.append(indices)
+        least = f"from {confidence[indices[0]]:.0%}" if len(indices) else "all sure"
+        names.append(f"cluster {k}, {least}")
     return rows, names
 
 

@@ -588,14 +588,16 @@ def confidence_text(runs: Ensemble, combined: Consensus) -> str:
         combined: the consensus of the runs.
 
     Returns:
-        The shares of examples with high and with low confidence, in percent.
+        The share of examples with high confidence, in percent, and the number of
+        examples with less and with low confidence.
     """
     confidence = combined.confidence[~np.isnan(combined.confidence)]
     number, missing = len(runs.runs), len(combined.confidence) - len(confidence)
     text = (
         f"the {number} runs agree on {np.mean(confidence >= SURE):.0%} of "
-        f"{len(confidence):,} examples (confidence {SURE} or more) and disagree on "
-        f"{np.mean(confidence < 0.5):.0%} (confidence below 0.5); the rest is between"
+        f"{len(confidence):,} examples (confidence {SURE} or more); "
+        f"{np.sum(confidence < SURE):,} examples are unsure, "
+        f"{np.sum(confidence < 0.5):,} of them with a confidence below 0.5"
     )
     return f"{text}; {missing:,} examples have no cluster" if missing else text
 
