@@ -434,8 +434,12 @@ class Consensus:
     its cluster. Runs that collapsed or diverged are left out. For data with labels, a
     table compares the scores of the consensus with the scores of the runs.
 
+    The clusters have the numbers of the matching clusters of the run that the report of
+    the same runs shows. So both files assignments.csv can be joined.
+
     Files in --out:
-      assignments.csv  one row per example: cluster and confidence
+      assignments.csv  one row per example: cluster and confidence; for data with
+                       clients also the client's name
       consensus.npz    the same as arrays
       confidence.png   the distribution of the confidence, and the accuracy by labels
       unsure.png       the examples of each cluster with the lowest confidence (images)
@@ -463,6 +467,10 @@ class Consensus:
         num_clusters = len(np.unique(together.clusters[together.clusters >= 0]))
         text = selection.confidence_text(voters, together)
         print(f"The consensus has {num_clusters} clusters; {text}.")
+        if like := selection.numbering_run(voters, self.clusters):
+            print(
+                f"Its clusters are numbered like those of {like.name}, by best match."
+            )
         if voters.dataset.labels is not None:
             print()
             tables.show(selection.consensus_scores(voters, together), ".3f")
@@ -574,6 +582,11 @@ class HowMany:
         print("comparing the runs; with many numbers of clusters this takes minutes")
         suggestion = results.how_many(out)
         print(how_many_sentence(suggestion))
+        voters = results.ensemble().voters
+        silhouettes = pd.Series(voters.values("input_silhouette"))
+        means = silhouettes.groupby(voters.values("clusters").astype(int)).mean()
+        if caveat := how_many_caveat(suggestion, means.dropna().to_dict()):
+            print(caveat)
         print()
         tables.show(suggestion.table, ".3f")
         meanings = {
@@ -624,6 +637,41 @@ def how_many_sentence(suggestion: selection.Suggestion) -> str:
     return text
 
 
+CLEARLY_HIGHER = 0.02
+"""Smallest difference of mean silhouettes that `how_many_caveat` reports."""
+
+
+def how_many_caveat(
+    suggestion: selection.Suggestion, silhouettes: Mapping[Any, float]
+) -> str:
+    """Returns the reasons to doubt the suggested number of clusters.
+
+    Args:
+        suggestion: the suggestion of `selection`.
+        silhouettes: by number of clusters, the mean silhouette of the runs on the raw
+            examples; empty if it is unknown.
+
+    Returns:
+        One line; "" without a suggested number or without a reason.
+    """
+    number, reasons = suggestion.number, []
+    if number is None:
+        return ""
+    between = float(np.mean(suggestion.stabilities[number].between))
+    if between > 0.95:
+        reasons.append(
+            f"seeds nearly always agree on {number} clusters (between {between:.2f}), "
+            "which is common for few clusters"
+        )
+    best = max(silhouettes, key=lambda k: silhouettes[k], default=number)
+    if silhouettes and silhouettes[best] - silhouettes[number] > CLEARLY_HIGHER:
+        reasons.append(
+            f"the silhouette on the raw examples is highest for {best} clusters "
+            f"({silhouettes[best]:.2f}; {number} clusters: {silhouettes[number]:.2f})"
+        )
+    return f"caveat: {'; '.join(reasons)}" if reasons else ""
+
+
 @dataclasses.dataclass(frozen=True)
 class Report:
     """Writes an HTML report of a finished run.
@@ -640,7 +688,13 @@ class Report:
 
     run: Folder
     """Results folder of the run."""
-    where: Annotated[Conditions, shown("the run that fcjax choose names")] = ()
+    where: Annotated[
+        Conditions,
+        shown(
+            "the most stable number of clusters by fcjax how-many, and of its runs the "
+            "one that fcjax choose names"
+        ),
+    ] = ()
     """The run, if the folder has several, for example p=0.25 clusters=10 seed=3."""
     data_dir: DataDir = None
     """Folder of the prepared TFDS data sets."""

@@ -153,7 +153,9 @@ def summarize(runs: Ensemble, whole: Ensemble) -> Summary:
     run = candidates.runs[best]
     which = "There is one run."
     if by is not None:
-        which = f"The run {DESCRIPTIONS[by]}: {run.name}."
+        which = (
+            f"The run {DESCRIPTIONS[by]}, {compared(candidates, whole)}: {run.name}."
+        )
     elif len(candidates.runs) > 1:
         number_ok = len(candidates.ok)
         which = f"{run.name}. Of {len(candidates.runs)} runs {number_ok} ended well."
@@ -169,7 +171,11 @@ def summarize(runs: Ensemble, whole: Ensemble) -> Summary:
     try:
         voters = alike(run, whole).voters
         confidence = confidence_text(voters, consensus_of(voters))
-        confidence += ". Runs may agree on wrong clusters, so look at the examples"
+        confidence += (
+            ". Runs with fewer clusters agree on more examples, so do not compare this "
+            "share between numbers of clusters. Runs may agree on wrong clusters, so "
+            "look at the examples"
+        )
     except ValueError as error:
         confidence = f"unknown: {error}"
     text = {
@@ -178,6 +184,31 @@ def summarize(runs: Ensemble, whole: Ensemble) -> Summary:
         "How sure?": sentence(confidence),
     }
     return Summary(text, run, trade_off)
+
+
+def compared(candidates: Ensemble, whole: Ensemble) -> str:
+    """Returns in words among which runs `choose_run` chooses.
+
+    Args:
+        candidates: the runs that `choose_run` gets.
+        whole: all runs of their folder.
+
+    Returns:
+        The number of runs, and their common values of settings that vary in the folder,
+        for example "of the 3 runs with 4 clusters".
+    """
+    group = candidates.take(candidates.by_data_setting[0])
+    rows = [group.runs[i].row for i in group.ok]
+    common = []
+    for name in [*group.runs[0].folder.settings, "seed"]:
+        values = {row[name] for row in rows}
+        if len(values) == 1 < len({run.row[name] for run in whole.runs}):
+            (value,) = values
+            text = value if isinstance(value, str) else f"{value:g}"
+            is_clusters = name == "clusters"
+            common.append(f"{text} clusters" if is_clusters else f"{name} {text}")
+    text = f"of the {len(rows)} runs"
+    return f"{text} with {', '.join(common)}" if common else text
 
 
 def alike(run: Run, runs: Ensemble, but: Collection[str] = ()) -> Ensemble:

@@ -268,7 +268,10 @@ class Results:
         """Combines the runs into one clustering.
 
         Examples that are often in the same cluster of a run are clustered together.
-        Runs that collapsed or diverged are left out.
+        Runs that collapsed or diverged are left out. The clusters have the numbers of
+        the clusters of one run, by the best one-to-one match. This is the run that
+        `choose` and `report` take among the runs with as many clusters. Without such a
+        run, or if its clients cluster separately, the numbers have no meaning.
 
         Args:
             num_clusters: number of clusters; None takes the number of the runs.
@@ -285,6 +288,9 @@ class Results:
         """
         runs = self.ensemble().voters
         combined = selection.consensus_of(runs, num_clusters, seed=seed)
+        if like := selection.numbering_run(runs, num_clusters):
+            clusters = runs.clusters[runs.runs.index(like)]
+            combined = selection.numbered_like(combined, clusters)
         if out is not None:
             Path(out).mkdir(parents=True, exist_ok=True)
             write_consensus(Path(out), runs, combined)
@@ -386,7 +392,8 @@ class Results:
 
         Returns:
             The run that the report shows. It is the run of `choose` among the runs with
-            the suggested number of clusters; labels are not used for this choice.
+            the number of clusters that `how_many` finds most stable. If `how_many` has
+            no result, it is the run of `choose` among all runs. Labels are not used.
 
         Raises:
             ValueError: the runs are of several folders, or the data cannot be read.
@@ -524,6 +531,7 @@ def write_consensus(out: Path, runs: Ensemble, combined: Consensus) -> None:
     dataset, labels = scored.dataset, scored.dataset.labels
     columns = {
         "example": scored.names,
+        "client_name": scored.client_name_of_example,
         "cluster": combined.clusters,
         "confidence": combined.confidence,
         "label": labels,
@@ -542,7 +550,7 @@ def write_consensus(out: Path, runs: Ensemble, combined: Consensus) -> None:
     path = out / "confidence.png"
     figures.confidence(combined.confidence, path, right=right, title=title)
     rows, titles = least_confident(combined)
-    if dataset.examples.ndim == 4 and rows:
+    if dataset.examples.ndim == 4 and any(map(len, rows)):
         images = [dataset.examples[indices] for indices in rows]
         title += ": examples of lowest confidence"
         figures.image_rows(images, titles, out / "unsure.png", title=title)
@@ -556,7 +564,8 @@ def least_confident(combined: Consensus) -> tuple[list[np.ndarray], list[str]]:
 
     Returns:
         Per cluster, the indices of at most `PER_CLUSTER` examples by ascending
-        confidence; and per cluster, the title of its row of images.
+        confidence, none if all have a confidence of 1; and per cluster, the title of
+        its row of images.
     """
     rows, names = [], []
     confidence = combined.confidence
@@ -564,9 +573,9 @@ def least_confident(combined: Consensus) -> tuple[list[np.ndarray], list[str]]:
         indices = np.flatnonzero((combined.clusters == k) & (confidence < 1))
         order = np.argsort(confidence[indices], kind="stable")
         indices = indices[order][:PER_CLUSTER]
-        if len(indices):
-            rows.append(indices)
-            names.append(f"cluster {k}, from {confidence[indices[0]]:.0%}")
+        rows.append(indices)
+        least = f"from {confidence[indices[0]]:.0%}" if len(indices) else "all sure"
+        names.append(f"cluster {k}, {least}")
     return rows, names
 
 

@@ -491,6 +491,16 @@ class ScoredExamples:
         return [str(names[of_data[np.argmax(self.clients == i)]]) for i in numbers]
 
     @property
+    def client_name_of_example(self) -> np.ndarray | None:
+        """[P] the name of each example's client, "" for none.
+
+        None if the clients are not those of the data set.
+        """
+        # The last name is that of client -1, which is none.
+        names = np.array([*self.client_names, ""])
+        return names[self.clients] if self.is_natural else None
+
+    @property
     def has_centers(self) -> bool:
         """Whether the model has the means of the clusters. Private runs have none."""
         return self.model is not None and bool(np.isfinite(self.model.centers).any())
@@ -520,10 +530,7 @@ class ScoredExamples:
         columns = {
             "example": self.names,
             "client": self.clients,
-            # The last name is that of client -1, which is none.
-            "client_name": np.array([*self.client_names, ""])[self.clients]
-            if self.is_natural
-            else None,
+            "client_name": self.client_name_of_example,
             "cluster": self.clusters,
             "distance": self.distances,
             "community": self.communities,

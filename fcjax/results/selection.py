@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 from scipy import stats
+from scipy.optimize import linear_sum_assignment
 
 from fcjax import metrics
 from fcjax.data import Dataset
@@ -507,6 +508,54 @@ def consensus_of(
     )
 
 
+def numbering_run(runs: Ensemble, num_clusters: int | None = None) -> Run | None:
+    """Returns the run whose numbers of clusters the consensus takes.
+
+    It is the run of `choose_run` among the runs with as many clusters as the consensus.
+
+    Args:
+        runs: the runs that form the consensus.
+        num_clusters: number of clusters of the consensus; None for that of the runs.
+
+    Returns:
+        The run. None if no run has this number of clusters, or if the clients of the
+        run cluster separately.
+    """
+    numbers = runs.values("clusters")
+    same = np.flatnonzero(numbers == (num_clusters or numbers[0])).tolist()
+    if not same:
+        return None
+    index = same[choose_run(runs.take(same))[0]]
+    is_separate = runs.clients is not None and runs.clients[index].max() >= 0
+    return None if is_separate else runs.runs[index]
+
+
+def numbered_like(combined: Consensus, clusters: Int[np.ndarray, "P"]) -> Consensus:
+    """Returns the consensus with its clusters numbered like those of a run.
+
+    The match is one to one and maximizes the number of examples with the same number.
+
+    Args:
+        combined: the consensus.
+        clusters: [P] clusters of the run, -1 for none.
+
+    Returns:
+        The same consensus with other numbers. The confidence of an example stays.
+
+    Examples:
+        >>> combined = Consensus(np.array([2, 2, 0, 1, -1]), np.ones(5))
+        >>> print(numbered_like(combined, np.array([0, 0, 1, 1, 0])).clusters)
+        [ 0  0  1  2 -1]
+    """
+    size = max(combined.clusters.max(), clusters.max()) + 1
+    counts = np.zeros((size, size), int)
+    both = (combined.clusters >= 0) & (clusters >= 0)
+    np.add.at(counts, (combined.clusters[both], clusters[both]), 1)
+    _, numbers = linear_sum_assignment(counts, maximize=True)
+    renamed = np.where(combined.clusters >= 0, numbers[combined.clusters], -1)
+    return combined._replace(clusters=renamed)
+
+
 def consensus_scores(runs: Ensemble, combined: Consensus) -> pd.DataFrame:
     """Returns a table of the scores of the consensus, and the runs' mean and best.
 
@@ -539,14 +588,16 @@ def confidence_text(runs: Ensemble, combined: Consensus) -> str:
         combined: the consensus of the runs.
 
     Returns:
-        The shares of examples with high and with low confidence, in percent.
+        The share of examples with high confidence, in percent, and the number of
+        examples with less and with low confidence.
     """
     confidence = combined.confidence[~np.isnan(combined.confidence)]
     number, missing = len(runs.runs), len(combined.confidence) - len(confidence)
     text = (
         f"the {number} runs agree on {np.mean(confidence >= SURE):.0%} of "
-        f"{len(confidence):,} examples (confidence {SURE} or more) and disagree on "
-        f"{np.mean(confidence < 0.5):.0%} (confidence below 0.5); the rest is between"
+        f"{len(confidence):,} examples (confidence {SURE} or more); "
+        f"{np.sum(confidence < SURE):,} examples are unsure, "
+        f"{np.sum(confidence < 0.5):,} of them with a confidence below 0.5"
     )
     return f"{text}; {missing:,} examples have no cluster" if missing else text
 

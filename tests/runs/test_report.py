@@ -201,9 +201,10 @@ def test_the_first_screen_says_how_many_which_and_how_sure(tmp_path):
     short, run, trade_off = html_report.summarize(whole, whole)
     many, which, sure = short.values()
     assert many.startswith("Seeds agree most on 3 clusters (")
-    assert run.name in which
+    assert which.endswith(f", of the 3 runs with 3 clusters: {run.name}.")
     assert run.row["clusters"] == 3
     assert sure.startswith("The 3 runs agree on 100% of 60 examples")
+    assert "Runs with fewer clusters agree on more examples" in sure
     text = Read(tmp_path / "out" / "report.html").text
     assert all(words in text for pair in short.items() for words in pair)
     assert {*trade_off} == {3, 6}
@@ -224,11 +225,15 @@ def test_clients_of_the_data_are_named(tmp_path):
     x = np.eye(3)[np.arange(60) % 3] + 0.1 * np.random.default_rng(0).random((60, 3))
     np.savez(tmp_path / "rows.npz", x=x.astype(np.float32), client=site)
     flags = {"dataset": str(tmp_path / "rows.npz"), "clusters": (3,), "labels": False}
+    flags["seed"] = (0, 1)
     task = Task.of(spherical.Spherical, out=tmp_path / "out", **flags)
     train.execute(experiment.prepare(task))
     table = pd.read_csv(tmp_path / "out" / "assignments.csv")
     assert table.client_name.tolist() == site.tolist()
     assert table.client.tolist() == np.repeat([2, 1, 0], [10, 20, 30]).tolist()
+    tools.Consensus((tmp_path / "out",), out=tmp_path)()
+    consensus = pd.read_csv(tmp_path / "assignments.csv")
+    assert consensus.client_name.tolist() == site.tolist()
     page = Read(tmp_path / "out" / "report.html")
     counts = pd.crosstab(site, table.cluster)
     rows = {

@@ -18,7 +18,7 @@ from fcjax.methods import LRSC, KMeans
 from fcjax.metrics.agreement import holm, paired
 from fcjax.metrics.external import ari
 from fcjax.results import selection, store
-from fcjax.results.results import gather
+from fcjax.results.results import gather, least_confident
 from fcjax.sweep import experiment, train
 from fcjax.sweep.plan import Task
 
@@ -170,6 +170,30 @@ def test_a_consensus_and_how_sure_it_is(known, tmp_path, capsys):
     assert not (tmp_path / "unsure.png").exists()  # vectors are no images
 
 
+def test_a_consensus_has_the_numbers_of_the_run_of_the_report(
+    grid, blobs, tmp_path, capsys
+):
+    """Four runs found the same three blobs, each with other numbers."""
+    _, truth = blobs
+    numbers = [[2, 0, 1], [1, 0, 2], [0, 2, 1], [1, 2, 0]]
+    found = np.array(numbers)[:, truth]
+    found[:3, :2] = found[:3, 59:]  # two examples are wrong except in the last run
+    out = rewritten(grid, tmp_path / "run", found)
+    tools.Consensus((out,), out=tmp_path)()
+    table = pd.read_csv(tmp_path / "assignments.csv")
+    # The last run has the highest silhouette.
+    assert table.cluster.tolist() == [0] * 2 + [1] * 18 + [2] * 20 + [0] * 20
+    assert table.confidence[[0, 2, 59]].tolist() == pytest.approx(
+        # Alike with 1 other always, and with 20 in three of four runs.
+        [(1 + 20 * 0.75) / 21, 1, (19 + 2 * 0.75) / 21]
+    )
+    assert (
+        "like those of spherical p 0, seed 3, by best match" in capsys.readouterr().out
+    )
+    combined = fcjax.open(out).consensus()
+    assert combined.clusters.tolist() == table.cluster.tolist()
+
+
 def test_of_a_part_the_rows_of_the_whole_are_named(blobs, tmp_path):
     out = run(tmp_path / "run", blobs[0], limit=30, seed=(0, 1))
     tools.Consensus((out,), out=tmp_path)()
@@ -210,6 +234,35 @@ def test_the_number_of_clusters_of_blobs(blobs, tmp_path, capsys):
     assert table.index.tolist() == [2, 3, 6]
     assert table.between[3] == 1
     assert (out / "how_many.png").stat().st_size > 5000
+
+
+def test_the_caveats_of_a_suggested_number():
+    runs = {4: stable((0.99, 0.97), (0.1, 0.1)), 6: stable((0.9, 0.9), (0.9, 0.9))}
+    four, six, none = (selection.Suggestion(k, "", runs, "") for k in (4, 6, None))
+    agree = "seeds nearly always agree on 4 clusters (between 0.98), "
+    agree += "which is common for few clusters"
+    assert tools.how_many_caveat(four, {4: 0.30, 6: 0.31}) == f"caveat: {agree}"
+    assert tools.how_many_caveat(four, {4: 0.2, 6: 0.3}) == (
+        f"caveat: {agree}; the silhouette on the raw examples is highest for 6 "
+        "clusters (0.30; 4 clusters: 0.20)"
+    )
+    assert tools.how_many_caveat(six, {4: 0.2, 6: 0.3}) == ""
+    assert tools.how_many_caveat(six, {}) == ""
+    assert tools.how_many_caveat(none, {4: 0.2, 6: 0.3}) == ""
+
+
+def test_unsure_examples_are_counted_and_sure_clusters_named():
+    clusters, confidence = np.repeat([0, 1], [597, 3]), np.ones(600)
+    confidence[[597, 598, 599]] = 0.8, 0.4, 0.6
+    combined = selection.Consensus(clusters, confidence)
+    runs = selection.Ensemble((None, None), np.zeros((2, 600), int), None)
+    assert selection.confidence_text(runs, combined) == (
+        "the 2 runs agree on 100% of 600 examples (confidence 0.9 or more); "
+        "3 examples are unsure, 1 of them with a confidence below 0.5"
+    )
+    rows, names = least_confident(combined)
+    assert [row.tolist() for row in rows] == [[], [598, 599, 597]]
+    assert names == ["cluster 0, all sure", "cluster 1, from 40%"]
 
 
 def stable(between, within=(0.1, 0.1, 0.1)):

@@ -226,7 +226,9 @@ def image_rows(
     left = 2 * border + 0.6 * font / 72 * max(map(len, names))
     top = 2 * border + 1.2 * font / 72 if captions else border
     top += 0.3 * bool(title)
-    figure = Figure(figsize=(left + width + border, border + height + top))
+    # A long title above few images needs a wider figure.
+    whole_width = max(left + width, 0.6 * 11 / 72 * len(title)) + border
+    figure = Figure(figsize=(whole_width, border + height + top))
     placed = np.array([[left, border], [width, height]]) / figure.get_size_inches()
     axes = figure.add_axes(placed.ravel())  # pyright: ignore
     axes.imshow(sheet)
