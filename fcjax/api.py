@@ -75,7 +75,8 @@ def run(
         out: the results folder. Several methods get a subfolder each. None keeps all
             results in memory.
         resume: whether to reuse the runs in the results folder; False overwrites it.
-        progress: whether to print the progress and the results.
+        progress: whether to print the progress and the results. Warnings go to the
+            logger `fcjax` in any case, and so to standard error by default.
         data_dir: the folder of prepared TFDS data sets.
         limit: the number of examples to use, a subset with the same class proportions.
         scale_columns: the scaling of feature columns: "minmax" to [0, 1], "standard" to

@@ -147,6 +147,21 @@ def test_nothing_is_printed_nor_configured(capsys, tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
+def test_warnings_need_no_progress(caplog):
+    # Two groups on one ray from the origin, which `unit_length` makes the same.
+    points = np.array([[1, 1], [2, 2], [8, 8], [9, 9]], np.float32)
+    rays = data.Dataset("rays", points, np.array([0, 0, 1, 1]))
+    FFCM().fit(rays, clients=[0, 0, 1, 1], num_clusters=2)
+    KFed(unit_length=False).fit(rays, clients=[0, 0, 1, 1], num_clusters=2)
+    below, copies = [x.getMessage() for x in caplog.records if x.name == "fcjax"]
+    assert below.startswith("scores below the k-means baseline (k-means on the raw ")
+    assert ", k-means 1.000); docs/methods/which.md" in below
+    assert copies == (
+        "k-fed: 2 of 2 clients have no more examples than `local_clusters` 2; their "
+        "uploaded centroids are their examples"
+    )
+
+
 GRID = {"split": fcjax.Split(p=[0, 0.5], clients=4), "seeds": 3, "limit": 200}
 METHODS = [KMeans(num_init=2), KFed(local_clusters=3)]
 

@@ -278,6 +278,8 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
     if folder.saves:
         report.log_results(folder, experiment.dataset)
         report.log_files(folder.directory)
+    elif folder.writes:
+        report.log_findings(folder)
 
 
 def train(experiment: Experiment, *, progress: bool) -> None:
