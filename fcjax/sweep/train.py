@@ -675,9 +675,12 @@ def finish(
         )
     names, rows_of_data = dataset.names, None
     # Names of files are no rows, and examples of `extra_split` have no names.
-    if names is not None and len(names) == len(assignments[0]["cluster"]):
-        if all(name.isdecimal() for name in names.tolist()):
-            rows_of_data = names.astype(int)
+    if (
+        names is not None
+        and len(names) == len(assignments[0]["cluster"])
+        and all(name.isdecimal() for name in names.tolist())
+    ):
+        rows_of_data = names.astype(int)
     folder.add_assignments(batch.points, assignments, rows_of_data)
     folder.add_rows(rows)
 
