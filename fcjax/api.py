@@ -75,7 +75,8 @@ def run(
         out: the results folder. Several methods get a subfolder each. None keeps all
             results in memory.
         resume: whether to reuse the runs in the results folder; False overwrites it.
-        progress: whether to print the progress and the results.
+        progress: whether to print the progress and the results. Warnings go to the
+            logger `fcjax` in any case, and so to standard error by default.
         data_dir: the folder of prepared TFDS data sets.
         limit: the number of examples to use, a subset with the same class proportions.
         scale_columns: the scaling of feature columns: "minmax" to [0, 1], "standard" to
@@ -235,8 +236,9 @@ def dataset_of(x: Any, scale: Scale = "minmax") -> Dataset:
 
     Args:
         x: feature vectors [P, F] or images [P, H, W] or [P, H, W, C], from NumPy, JAX,
-            pandas or nested lists. All columns of a DataFrame are features; use
-            `data.from_frame` for labels, text and missing values.
+            pandas or nested lists. All columns of a DataFrame are features, except for
+            columns that only number the rows; use `data.from_frame` for labels, text
+            and missing values.
         scale: how feature columns are scaled, see `run`.
 
     Returns:
@@ -247,9 +249,7 @@ def dataset_of(x: Any, scale: Scale = "minmax") -> Dataset:
     """
     if isinstance(x, pd.DataFrame):
         try:
-            return data.from_frame(
-                x, labels=False, keep_index=True, scale_columns=scale
-            )
+            return data.from_frame(x, labels=False, scale_columns=scale)
         except ValueError as error:
             if "`" not in str(error):  # It names no setting.
                 raise

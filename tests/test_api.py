@@ -147,6 +147,38 @@ def test_nothing_is_printed_nor_configured(capsys, tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
+def test_assignments_have_the_rows_of_the_frame(tmp_path):
+    frame = pd.DataFrame({"id": range(12), "a": [0, None, 1] * 4, "b": [0, 1, 1] * 4})
+    kept = data.from_frame(frame, missing="drop")
+    (run,) = fcjax.run(KFed(), kept, clients=[0, 1] * 4, num_clusters=2, out=tmp_path)
+    rows = [0, 2, 3, 5, 6, 8, 9, 11]  # Rows 1, 4, 7 and 10 have a missing value.
+    assert run.assignments.index.tolist() == rows
+    assert fcjax.open(tmp_path)[0].assignments.index.tolist() == rows
+
+
+def test_a_column_that_numbers_the_rows_is_no_feature():
+    frame = pd.DataFrame({"id": range(150), "a": X[:, 2], "b": X[:, 3]})
+    run = KFed().fit(frame, clients=SITE, num_clusters=3)
+    assert run.dataset.examples.shape == (150, 2)
+    (note,) = [x for x in run.dataset.notes if "numbers the rows" in x]
+    assert note.startswith("column id ignored")
+
+
+def test_warnings_need_no_progress(caplog):
+    # Two groups on one ray from the origin, which `unit_length` makes the same.
+    points = np.array([[1, 1], [2, 2], [8, 8], [9, 9]], np.float32)
+    rays = data.Dataset("rays", points, np.array([0, 0, 1, 1]))
+    FFCM().fit(rays, clients=[0, 0, 1, 1], num_clusters=2)
+    KFed(unit_length=False).fit(rays, clients=[0, 0, 1, 1], num_clusters=2)
+    below, copies = [x.getMessage() for x in caplog.records if x.name == "fcjax"]
+    assert below.startswith("scores below the k-means baseline (k-means on the raw ")
+    assert ", k-means 1.000); docs/methods/which.md" in below
+    assert copies == (
+        "k-fed: 2 of 2 clients have no more examples than `local_clusters` 2; their "
+        "uploaded centroids are their examples"
+    )
+
+
 GRID = {"split": fcjax.Split(p=[0, 0.5], clients=4), "seeds": 3, "limit": 200}
 METHODS = [KMeans(num_init=2), KFed(local_clusters=3)]
 

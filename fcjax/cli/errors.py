@@ -54,7 +54,11 @@ FLAGS = {
         if x.name != "process"
     },
     **{"num_clients": "--clients", "num_clusters": "--clusters", "where": "--where"},
-    **{"num_examples": "--limit", "local_clusters": "--local-clusters"},
+    "num_examples": "--limit",
+    **{
+        name: flag_of(name)
+        for name in ("local_clusters", "cluster_rounds", "max_heterogeneity")
+    },
     **{"labels=False": "--no-labels", "resume=False": "--no-resume"},
     "keep_uploads=True": "--keep-uploads",
     "least_size": "--min-client-size",

@@ -6,7 +6,6 @@ Each command raises a ValueError with a message of one line if the runs do not f
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,9 +15,9 @@ import tyro
 
 from fcjax import data
 from fcjax.metrics import agreement
-from fcjax.results import comparison, drawing, exported, selection, shards, tables
+from fcjax.results import drawing, exported, selection, shards, tables
 from fcjax.results.probing import format_linear
-from fcjax.results.results import draw_agreements, gather, write_comparison
+from fcjax.results.results import draw_agreements, gather
 from fcjax.results.run import Run
 from fcjax.results.selection import DEFAULT, Criterion
 from fcjax.results.store import example_names, parse_where
@@ -251,23 +250,8 @@ class Compare:
         if self.second is not None or self.second_where:
             raise ValueError("--between takes one folder, without --second-where")
         runs = gather([self.first], parse_where(self.first_where))
-        values: dict[str, Any] = {
-            x: set(runs.runs[x]) for x in runs.folders[0].settings
-        }
-        settings = [x for x in values if len(values[x]) > 1]
-        if name not in settings:
-            raise ValueError(f"--between takes {' '.join(settings)}, got {name}")
-        parts = []
-        by = self.by or [x for x in settings if x != name]
-        for first, second in combinations(sorted(values[name]), 2):
-            sides = (runs.where(**{name: value}) for value in (first, second))
-            part = next(sides).compare(next(sides), by, scores=self.score, but={name})
-            part.insert(0, f"first {name}", first)
-            part.insert(1, f"second {name}", second)
-            parts.append(part)
-        table = pd.concat(parts, ignore_index=True)
-        table["holm"] = agreement.holm(table.p_value.tolist())
-        table["better"] = [comparison.better(x) for x in table.to_dict("records")]
+        out = self.out or self.first
+        table = runs.compare_between(name, self.by, scores=self.score, out=out)
         print(
             f"{sum(table.holm < agreement.SURE)} of {len(table)} differences between "
             f"values of {name} are detected (holm < 0.05; holm: p-value of a paired "
@@ -276,8 +260,6 @@ class Compare:
         tables.show(table, ".3f")
         print_legend("columns", COMPARISON)
         print()
-        out = self.out or self.first
-        write_comparison(out, table, f"values of {name}: first minus second")
         print(f"table: {out / 'comparison.csv'}")
         print(f"differences and intervals: {out / 'comparison.png'}")
 
@@ -966,7 +948,7 @@ class Collect:
         results = shards.merge(folders, out)
         for line in shards.missing(folders):
             print(f"warning: {line}")
-        with log_to_stdout():
+        with log_to_stdout(with_quoted_flags):
             report.log_results(results)
         if self.plot:
             drawing.grid_figures(

@@ -265,7 +265,9 @@ class ExactKMeans(Baseline):
     """Federated k-means with the result of k-means on all examples.
 
     Each round is one iteration of Lloyd's algorithm. Clients upload the sum and the
-    number of their examples per cluster.
+    number of their examples per cluster. The default `unit_length=True` ignores the
+    length of examples. Set `unit_length=False` for tables of numbers, whose length
+    often matters.
 
     Examples:
         >>> ExactKMeans(preset="smoke").name

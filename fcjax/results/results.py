@@ -1,6 +1,7 @@
 """`Results`: the finished runs of one or several methods, in memory or in folders."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pandas as pd
 
 from fcjax import metrics
 from fcjax.data.source import SOURCE
-from fcjax.metrics.agreement import SURE, Consensus, pairwise_agreement
+from fcjax.metrics.agreement import SURE, Consensus, holm, pairwise_agreement
 from fcjax.results import (
     comparison,
     drawing,
@@ -378,6 +379,55 @@ class Results:
             write_comparison(Path(out), table, title)
         return table
 
+    def compare_between(
+        self,
+        between: str,
+        by: str | Sequence[str] = (),
+        *,
+        scores: Sequence[str] = ("nmi",),
+        out: str | Path | None = None,
+    ) -> pd.DataFrame:
+        """Compares all pairs of values of one setting, or all pairs of methods.
+
+        Args:
+            between: the setting, such as "p", or "method".
+            by: columns whose values define a row, see `compare`.
+            scores: columns of `runs`, where higher is better.
+            out: folder for comparison.csv and comparison.png.
+
+        Returns:
+            One row per pair, setting and score, as `compare` returns. The first two
+            columns name both values. Holm's correction is for all rows.
+
+        Raises:
+            ValueError: `between` has fewer than two values, or a pair has no runs with
+                the same seed and settings, see `compare`.
+        """
+        columns = {
+            "method": {run.row["method"] for run in self._runs},
+            **{x: {*self.runs[x]} for x in self.folders[0].settings},
+        }
+        values = {x: sorted(found) for x, found in columns.items() if len(found) > 1}
+        if between not in values:
+            raise ValueError(f"`between` takes {' '.join(values)}, got {between}")
+        by = [by] if isinstance(by, str) else list(by)
+        if between != "method":
+            by = by or [x for x in values if x not in ("method", between)]
+        parts = []
+        for first, second in combinations(values[between], 2):
+            one, two = (self.where(**{between: value}) for value in (first, second))
+            part = one.compare(two, by, scores=scores, but={between})
+            part.insert(0, f"first {between}", first)
+            part.insert(1, f"second {between}", second)
+            parts.append(part)
+        table = pd.concat(parts, ignore_index=True)
+        table["holm"] = holm(table.p_value.tolist())
+        table["better"] = [comparison.better(x) for x in table.to_dict("records")]
+        if out is not None:
+            title = f"values of {between}: first minus second"
+            write_comparison(Path(out), table, title)
+        return table
+
     def report(self, out: str | Path) -> Run:
         """Writes the HTML report of the best run.
 
@@ -591,9 +641,10 @@ def write_comparison(out: Path, table: pd.DataFrame, title: str) -> None:
     numbers = table.drop(columns="better")
     numbers.to_csv(out / "comparison.csv", index=False, float_format="%.6g")
     by = list(table.columns[: table.columns.get_loc("score")])  # pyright: ignore[reportArgumentType]
+    texts = table[by].map(lambda x: x if isinstance(x, str) else f"{x:g}")
     names = [
-        ", ".join([*(f"{name} {line[name]:g}" for name in by), line["score"]])
-        for line in table.to_dict("records")
+        ", ".join([*(f"{name} {text}" for name, text in line.items()), score])
+        for line, score in zip(texts.to_dict("records"), table.score, strict=True)
     ]
     intervals = zip(table.difference, table.low, table.high, strict=True)
     significant = (table.holm < SURE).tolist()

@@ -88,8 +88,12 @@ class Run:
 
     @property
     def assignments(self) -> pd.DataFrame:
-        """One row per example: client, cluster, and for some methods the community."""
-        return pd.DataFrame(self._columns)
+        """One row per example: client, cluster, and for some methods the community.
+
+        The index is the row of the example in the data, from 0, also if `missing` or
+        `limit` leaves examples out.
+        """
+        return pd.DataFrame(self._columns, index=self.folder.rows_of_examples)
 
     @property
     def labels_(self) -> np.ndarray:

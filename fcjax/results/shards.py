@@ -123,7 +123,9 @@ def copy_runs(results: Folder, source: Folder, points: Sequence[Point]) -> None:
     """
     results.add_rounds(source.of_runs(source.rounds, points))
     results.add_assignments(
-        points, [source.assignment_arrays(point) for point in points]
+        points,
+        [source.assignment_arrays(point) for point in points],
+        source.rows_of_examples,
     )
     for point in points:
         for path in (Folder.model_path, Folder.communities_path, Folder.uploads_path):

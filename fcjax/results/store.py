@@ -574,7 +574,10 @@ class Folder:
         return {name: arrays[name][run] for name in columns if name in arrays}
 
     def add_assignments(
-        self, points: Sequence[Point], arrays: Sequence[Mapping[str, np.ndarray]]
+        self,
+        points: Sequence[Point],
+        arrays: Sequence[Mapping[str, np.ndarray]],
+        rows: np.ndarray | None = None,
     ) -> None:
         """Adds runs to assignments.npz.
 
@@ -582,6 +585,7 @@ class Folder:
             points: axis values of the runs.
             arrays: per run, the arrays of `assignment_arrays`. Communities are added
                 only if all runs have them.
+            rows: [P] the row of each example in the data; None counts from 0.
         """
         new = {name: np.array([p[name] for p in points]) for name in self.names}
         for name in arrays[0]:
@@ -592,9 +596,14 @@ class Folder:
             keys = zip(*(old[name] for name in self.names), strict=True)
             is_finished = [tuple(map(float, key)) in self._finished for key in keys]
             new = {k: np.concatenate([old[k][is_finished], new[k]]) for k in new}
-        new["example"] = np.arange(new["cluster"].shape[1])
+        new["example"] = np.arange(new["cluster"].shape[1]) if rows is None else rows
         self._write(self.directory / "assignments.npz", new)
         self.__dict__.pop("_assignments", None)
+
+    @property
+    def rows_of_examples(self) -> np.ndarray:
+        """The row of each example in the data, from 0, [P]."""
+        return self._assignments["example"]
 
     @cached_property
     def _assignments(self) -> dict[str, np.ndarray]:

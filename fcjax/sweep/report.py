@@ -88,21 +88,7 @@ def log_results(folder: Folder, dataset: Dataset | None = None) -> None:
     if budgets:
         log.info(budgets)
     tables.write(summary, directory, [budgets] if budgets else [])
-    for row in rows:
-        if row["status"] != "ok":
-            point = ", ".join(f"{name} {row[name]}" for name in folder.settings)
-            log.warning(
-                f"run {point}, seed {row['seed']} {row['status']} (docs/faq.md)"
-            )
-    for text in compare_with_kmeans(rows, folder.settings):
-        line = text.removeprefix("warning: ")
-        log.log(logging.INFO if line == text else logging.WARNING, line)
-    if line := measured_heterogeneity(rows, folder.settings):
-        log.info(line)
-    points = [{name: row[name] for name in folder.names} for row in rows]
-    runs = [{**folder.config, **row} for row in rows]
-    if line := skipped_contrast(runs, folder.history_of(points)):
-        log.info(line)
+    log_findings(folder)
     if (directory / "figures").exists():
         log.info("writing the HTML report; its map of the examples takes a while")
         try:
@@ -117,6 +103,30 @@ def log_results(folder: Folder, dataset: Dataset | None = None) -> None:
                 f"HTML report: not written, because {error}; "
                 f"write it with: fcjax report {directory}"
             )
+
+
+def log_findings(folder: Folder) -> None:
+    """Logs the failed runs, the baseline, the heterogeneity and skipped stages.
+
+    Args:
+        folder: the results of the grid, in a folder or in memory.
+    """
+    rows = folder.requested(folder.rows)
+    for row in rows:
+        if row["status"] != "ok":
+            point = ", ".join(f"{name} {row[name]}" for name in folder.settings)
+            log.warning(
+                f"run {point}, seed {row['seed']} {row['status']} (docs/faq.md)"
+            )
+    for text in compare_with_kmeans(rows, folder.settings):
+        line = text.removeprefix("warning: ")
+        log.log(logging.INFO if line == text else logging.WARNING, line)
+    if line := measured_heterogeneity(rows, folder.settings):
+        log.info(line)
+    points = [{name: row[name] for name in folder.names} for row in rows]
+    runs = [{**folder.config, **row} for row in rows]
+    if line := skipped_contrast(runs, folder.history_of(points)):
+        log.warning(line)
 
 
 def log_files(directory: Path) -> None:
@@ -251,8 +261,8 @@ def skipped_contrast(
     return (
         f"cluster contrast was skipped in {len(skipped)} of {counted(num_runs, 'run')}"
         f", because the measured heterogeneity ({' to '.join(ends)}) is above "
-        f"{' or '.join(f'{x:g}' for x in sorted({*limits}))}: --cluster-rounds had no "
-        "effect there; see --max-heterogeneity"
+        f"{' or '.join(f'{x:g}' for x in sorted({*limits}))}: `cluster_rounds` had no "
+        "effect there; see `max_heterogeneity`"
     )
 
 

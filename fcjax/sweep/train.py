@@ -278,6 +278,8 @@ def execute(experiment: Experiment, *, progress: bool = True) -> None:
     if folder.saves:
         report.log_results(folder, experiment.dataset)
         report.log_files(folder.directory)
+    elif folder.writes:
+        report.log_findings(folder)
 
 
 def train(experiment: Experiment, *, progress: bool) -> None:
@@ -671,7 +673,15 @@ def finish(
                 compile_seconds=compile_seconds,
             )
         )
-    folder.add_assignments(batch.points, assignments)
+    names, rows_of_data = dataset.names, None
+    # Names of files are no rows, and examples of `extra_split` have no names.
+    if (
+        names is not None
+        and len(names) == len(assignments[0]["cluster"])
+        and all(name.isdecimal() for name in names.tolist())
+    ):
+        rows_of_data = names.astype(int)
+    folder.add_assignments(batch.points, assignments, rows_of_data)
     folder.add_rows(rows)
 
 

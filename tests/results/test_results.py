@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import fcjax
-from fcjax.methods import KFed, KMeans
+from fcjax.methods import FFCM, KFed, KMeans
 from fcjax.metrics import nmi
 
 
@@ -51,6 +51,24 @@ def test_a_comparison_has_the_differences_of_the_pairs(grid, tmp_path):
     assert {x.name for x in tmp_path.iterdir()} == {"comparison.csv", "comparison.png"}
     with pytest.raises(ValueError, match="one method on each side"):
         grid.compare(one)
+
+
+def test_all_pairs_of_methods_are_compared_with_one_correction(tmp_path):
+    options = {"split": fcjax.Split(p=[0.5]), "seeds": 3, "limit": 200}
+    methods = [KMeans(num_init=1), KFed(), FFCM()]
+    three = fcjax.run(methods, "digits", **options)
+    table = three.compare_between("method", scores=["nmi", "acc"], out=tmp_path)
+    pairs = [("ffcm", "k-fed"), ("ffcm", "km"), ("k-fed", "km")]
+    rows = table[["first method", "second method", "score"]].values.tolist()
+    assert rows == [[*pair, score] for pair in pairs for score in ("nmi", "acc")]
+    nmi_of = three.runs.groupby("method").nmi.mean()
+    assert table.difference[0] == pytest.approx(nmi_of["ffcm"] - nmi_of["k-fed"])
+    # Holm multiplies the smallest of the six p-values by six.
+    least = table.p_value.idxmin()
+    assert table.holm[least] == pytest.approx(min(1, 6 * table.p_value[least]))
+    assert {x.name for x in tmp_path.iterdir()} == {"comparison.csv", "comparison.png"}
+    with pytest.raises(ValueError, match=r"`between` takes method, got seed"):
+        three.compare_between("seed")
 
 
 def test_an_array_in_memory_gets_its_report_and_figures(tmp_path):

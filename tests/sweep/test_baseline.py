@@ -111,8 +111,8 @@ def test_runs_without_cluster_contrast_are_named():
     }
     assert report.skipped_contrast(*zip(*runs.values(), strict=True)) == (
         "cluster contrast was skipped in 2 of 5 runs, because the measured "
-        "heterogeneity (0.38 to 0.41) is above 0.3: --cluster-rounds had no effect "
-        "there; see --max-heterogeneity"
+        "heterogeneity (0.38 to 0.41) is above 0.3: `cluster_rounds` had no effect "
+        "there; see `max_heterogeneity`"
     )
     (one, rounds), (other, _) = runs["above"], runs["below"]
     assert "1 of 1 run, because the measured heterogeneity (0.38) is" in (
