@@ -20,7 +20,7 @@ np.savez("all.npz", x=x, y=y, client=hospital)
 for site in range(3):
     np.savez(f"site{site}.npz", x=x[hospital == site], y=y[hospital == site])
 P
-fcjax baselines --methods exact-km --dataset all.npz --num-rounds 4 --scale-columns none --out trial
+fcjax baselines --methods exact-km --dataset all.npz --num-rounds 2 --scale-columns none --out trial
 fcjax deploy trial/exact-km --to federation
 
 # Certificates and keys: the block of the guide.
