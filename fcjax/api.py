@@ -75,8 +75,8 @@ def run(
         out: the results folder. Several methods get a subfolder each. None keeps all
             results in memory.
         resume: whether to reuse the runs in the results folder; False overwrites it.
-        progress: whether to print the progress and the results. Warnings go to the
-            logger `fcjax` in any case, and so to standard error by default.
+        progress: whether to print the progress and the results. Without it, warnings
+            alone go to the logger `fcjax`, and so to standard error by default.
         data_dir: the folder of prepared TFDS data sets.
         limit: the number of examples to use, a subset with the same class proportions.
         scale_columns: the scaling of feature columns: "minmax" to [0, 1], "standard" to
@@ -237,8 +237,8 @@ def dataset_of(x: Any, scale: Scale = "minmax") -> Dataset:
     Args:
         x: feature vectors [P, F] or images [P, H, W] or [P, H, W, C], from NumPy, JAX,
             pandas or nested lists. All columns of a DataFrame are features, except for
-            columns that only number the rows; use `data.from_frame` for labels, text
-            and missing values.
+            columns that number the rows or are called like that, such as "id"; use
+            `data.from_frame` for labels, text and missing values.
         scale: how feature columns are scaled, see `run`.
 
     Returns:

@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import numpy as np
+from jaxtyping import Key
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,7 +45,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:
             given = {}  # Python's own error is clearer.
-        sizes: dict[str, int] = {}
+        sizes: dict[str, Any] = {}
         for name, expected in axes.items():
             if given.get(name) is not None:
                 check(f"{function.__name__}: {name}", given[name], expected, sizes)
@@ -67,36 +68,36 @@ def axes_of(annotation: Any) -> tuple[str, ...] | None:
         >>> axes_of(Bool[Array, "B D"] | None)
         ('B', 'D')
     """
+    # A random key of the old kind has an axis more than its annotation.
     texts = {
         part.dim_str
         for part in (annotation, *get_args(annotation))
-        if isinstance(getattr(part, "dim_str", None), str)
+        if isinstance(getattr(part, "dim_str", None), str) and part.dtype is not Key
     }
     return tuple(texts.pop().split()) if len(texts) == 1 else None
 
 
-def check(name: str, x: Any, axes: Sequence[str], sizes: dict[str, int]) -> None:
+def check(name: str, x: Any, axes: Sequence[str], sizes: dict[str, Any]) -> None:
     """Checks the shape of an array, and adds its sizes to those that are known.
 
     Args:
         name: the name of the array in the error.
         x: the array.
         axes: the names of its axes. `*NAME` stands for any number of axes.
-        sizes: the known sizes by name.
+        sizes: the known sizes by name, of `*NAME` a tuple.
 
     Raises:
         ValueError: the shape is wrong.
     """
     shape, many = np.shape(x), [axis for axis in axes if axis.startswith("*")]
-    fixed = list(axes)
+    found: list[Any] = list(shape)
     if many and len(shape) >= len(axes) - 1:
-        place = axes.index(many[0])
-        fixed[place : place + 1] = ["_"] * (len(shape) - len(axes) + 1)
+        place, count = axes.index(many[0]), len(shape) - len(axes) + 1
+        found[place : place + count] = [tuple(shape[place : place + count])]
     known = dict(sizes)
-    if len(shape) == len(fixed) and all(
-        axis == "_"
-        or size == (int(axis) if axis.isdigit() else known.setdefault(axis, size))
-        for axis, size in zip(fixed, shape, strict=True)
+    if len(found) == len(axes) and all(
+        size == (int(axis) if axis.isdigit() else known.setdefault(axis, size))
+        for axis, size in zip(axes, found, strict=True)
     ):
         sizes.update(known)
         return

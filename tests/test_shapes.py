@@ -67,7 +67,11 @@ def test_axes_may_repeat_be_numbers_or_be_many():
         check("a", np.ones((3, 4)), ["N", "N"], {})
     sizes = {"F": 7}
     check("a", np.ones((2, 5, 6, 1)), ["B", "*S", "1"], sizes)
-    assert sizes == {"F": 7, "B": 2}
+    assert sizes == {"F": 7, "B": 2, "*S": (5, 6)}
+    with pytest.raises(
+        ValueError, match=r"with B = 2, \*S = \(5, 6\), got \[2, 5, 1\]"
+    ):
+        check("a", np.ones((2, 5, 1)), ["B", "*S", "1"], sizes)
     with pytest.raises(ValueError, match=r"got \[2\]"):
         check("a", np.ones(2), ["B", "*S", "1"], {})
     with pytest.raises(ValueError, match=r"got \[2, 3\]"):
@@ -91,3 +95,9 @@ def test_arguments_that_are_no_arrays_are_left_alone():
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         add()
     assert add.__doc__ == "Adds."
+
+
+def test_random_keys_of_the_old_kind_are_accepted():
+    x = jnp.arange(8.0)[:, None]
+    found = cluster.kmeans(jax.random.PRNGKey(0), x, 2).assignments
+    np.testing.assert_array_equal(found == found[0], np.arange(8) < 4)

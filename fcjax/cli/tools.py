@@ -416,8 +416,10 @@ class Consensus:
     its cluster. Runs that collapsed or diverged are left out. For data with labels, a
     table compares the scores of the consensus with the scores of the runs.
 
-    The clusters have the numbers of the matching clusters of the run that the report of
-    the same runs shows. So both files assignments.csv can be joined.
+    The clusters have the numbers of the matching clusters of one run, which is printed.
+    So assignments.csv can be joined with that of the run's report (fcjax report
+    --where). The numbers are arbitrary if no run has as many clusters, or if clients
+    cluster separately.
 
     Files in --out:
       assignments.csv  one row per example: cluster and confidence; for data with
@@ -642,11 +644,11 @@ def how_many_caveat(
     between = float(np.mean(suggestion.stabilities[number].between))
     if between > 0.95:
         reasons.append(
-            f"seeds nearly always agree on {number} clusters (between {between:.2f}), "
-            "which is common for few clusters"
+            f"seeds nearly always agree on {number} clusters (mean adjusted Rand index "
+            f"{between:.2f}), as they often do for few clusters"
         )
     best = max(silhouettes, key=lambda k: silhouettes[k], default=number)
-    if silhouettes and silhouettes[best] - silhouettes[number] > CLEARLY_HIGHER:
+    if silhouettes.get(best, 0) - silhouettes.get(number, np.inf) > CLEARLY_HIGHER:
         reasons.append(
             f"the silhouette on the raw examples is highest for {best} clusters "
             f"({silhouettes[best]:.2f}; {number} clusters: {silhouettes[number]:.2f})"

@@ -31,7 +31,7 @@ from fcjax.types import PRNGKey
 @checked
 def discriminator_loss(
     real_logits: Float[Array, "B"],
-    fake_logits: Float[Array, "B"],
+    fake_logits: Float[Array, "C"],
     *,
     mask: Bool[Array, "B"] | None = None,
 ) -> Float[Array, ""]:
@@ -43,7 +43,7 @@ def discriminator_loss(
 
     Args:
         real_logits: logits of real examples [B].
-        fake_logits: logits of generated examples [B].
+        fake_logits: logits of generated examples [C]; with a mask, C must be B.
         mask: [B], False at positions of both arrays to ignore. By default no position
             is ignored.
 

@@ -390,7 +390,8 @@ class Results:
         """Compares all pairs of values of one setting, or all pairs of methods.
 
         Args:
-            between: the setting, such as "p", or "method".
+            between: the setting, such as "p", for runs of one method; "method" for runs
+                of several.
             by: columns whose values define a row, see `compare`.
             scores: columns of `runs`, where higher is better.
             out: folder for comparison.csv and comparison.png.
@@ -403,13 +404,15 @@ class Results:
             ValueError: `between` has fewer than two values, or a pair has no runs with
                 the same seed and settings, see `compare`.
         """
-        columns = {
-            "method": {run.row["method"] for run in self._runs},
-            **{x: {*self.runs[x]} for x in self.folders[0].settings},
-        }
+        columns = {"method": {run.row["method"] for run in self._runs}}
+        if len(self.folders) == 1:
+            columns = {x: {*self.runs[x]} for x in self.folders[0].settings}
         values = {x: sorted(found) for x, found in columns.items() if len(found) > 1}
         if between not in values:
-            raise ValueError(f"`between` takes {' '.join(values)}, got {between}")
+            raise ValueError(
+                f"`between` takes {' '.join(values) or 'a setting of two values'}, got "
+                f"{between}"
+            )
         by = [by] if isinstance(by, str) else list(by)
         if between != "method":
             by = by or [x for x in values if x not in ("method", between)]
@@ -629,6 +632,11 @@ def least_confident(combined: Consensus) -> tuple[list[np.ndarray], list[str]]:
     return rows, names
 
 
+def shown_value(value: Any) -> str:
+    """Returns the value of a setting as text."""
+    return value if isinstance(value, str) else f"{value:g}"
+
+
 def write_comparison(out: Path, table: pd.DataFrame, title: str) -> None:
     """Writes the files of `Results.compare` into the folder `out`.
 
@@ -641,10 +649,11 @@ def write_comparison(out: Path, table: pd.DataFrame, title: str) -> None:
     numbers = table.drop(columns="better")
     numbers.to_csv(out / "comparison.csv", index=False, float_format="%.6g")
     by = list(table.columns[: table.columns.get_loc("score")])  # pyright: ignore[reportArgumentType]
-    texts = table[by].map(lambda x: x if isinstance(x, str) else f"{x:g}")
     names = [
-        ", ".join([*(f"{name} {text}" for name, text in line.items()), score])
-        for line, score in zip(texts.to_dict("records"), table.score, strict=True)
+        ", ".join(
+            [*(f"{name} {shown_value(line[name])}" for name in by), line["score"]]
+        )
+        for line in table.to_dict("records")
     ]
     intervals = zip(table.difference, table.low, table.high, strict=True)
     significant = (table.holm < SURE).tolist()

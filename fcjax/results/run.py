@@ -90,8 +90,8 @@ class Run:
     def assignments(self) -> pd.DataFrame:
         """One row per example: client, cluster, and for some methods the community.
 
-        The index is the row of the example in the data, from 0, also if `missing` or
-        `limit` leaves examples out.
+        The index of a table is the row of the example, from 0, also if `missing` or
+        `limit` leaves rows out. Other examples are numbered on from 0.
         """
         return pd.DataFrame(self._columns, index=self.folder.rows_of_examples)
 

@@ -678,7 +678,7 @@ def finish(
     if (
         names is not None
         and len(names) == len(assignments[0]["cluster"])
-        and all(name.isdecimal() for name in names.tolist())
+        and all(name.isdecimal() and len(name) < 19 for name in names.tolist())
     ):
         rows_of_data = names.astype(int)
     folder.add_assignments(batch.points, assignments, rows_of_data)
