@@ -9,6 +9,6 @@ def test_each_line_names_a_test():
     for line in (ROOT / "tests/nightly.txt").read_text().splitlines():
         if not line.startswith("#"):
             file, name = line.split("[")[0].split("::")
-            kind = "def" if name.startswith("test_") else "class"
             name = name.split(".")[-1]
-            assert f"{kind} {name}(" in (ROOT / file).read_text(), line
+            text = (ROOT / file).read_text()
+            assert f"def {name}(" in text or f"class {name}(" in text, line

@@ -14,6 +14,7 @@ import pandas as pd
 import tyro
 
 from fcjax import data
+from fcjax.cli.errors import with_quoted_flags
 from fcjax.metrics import agreement
 from fcjax.results import drawing, exported, selection, shards, tables
 from fcjax.results.probing import format_linear
