@@ -568,9 +568,10 @@ class HowMany:
         suggestion = results.how_many(out)
         print(how_many_sentence(suggestion))
         voters = results.ensemble().voters
-        silhouettes = pd.Series(voters.values("input_silhouette"))
-        means = silhouettes.groupby(voters.values("clusters").astype(int)).mean()
-        if caveat := how_many_caveat(suggestion, means.dropna().to_dict()):
+        columns = {x: voters.values(x) for x in ("clusters", "input_silhouette")}
+        groups = pd.DataFrame(columns).dropna().groupby("clusters")["input_silhouette"]
+        means = {int(number): x.mean() for number, x in groups}
+        if caveat := how_many_caveat(suggestion, means):
             print(caveat)
         print()
         tables.show(suggestion.table, ".3f")
