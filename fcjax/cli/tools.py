@@ -568,9 +568,14 @@ class HowMany:
         suggestion = results.how_many(out)
         print(how_many_sentence(suggestion))
         voters = results.ensemble().voters
-        columns = {x: voters.values(x) for x in ("clusters", "input_silhouette")}
-        groups = pd.DataFrame(columns).dropna().groupby("clusters")["input_silhouette"]
-        means = {int(number): x.mean() for number, x in groups}
+        numbers, silhouettes = (
+            voters.values(name) for name in ("clusters", "input_silhouette")
+        )
+        means = {
+            int(k): float(np.mean(silhouettes[numbers == k]))
+            for k in np.unique(numbers)
+            if not np.isnan(silhouettes[numbers == k]).any()
+        }
         if caveat := how_many_caveat(suggestion, means):
             print(caveat)
         print()
